@@ -1,0 +1,19 @@
+"""The errors a user can cause. Each message is one line: what, where, and what to do."""
+
+from __future__ import annotations
+
+
+class KVReuseError(Exception):
+    """Base of every error that is the input's fault; the command line prints it and exits with 2."""
+
+
+class ModelFileError(KVReuseError):
+    """A model file that cannot be read, or does not say what it must."""
+
+
+class ConfigError(KVReuseError, ValueError):
+    """A setting that is out of range, or that this machine cannot honour."""
+
+
+class RequestError(KVReuseError, ValueError):
+    """A request that can never be served as it stands."""

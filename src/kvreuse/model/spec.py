@@ -1,0 +1,68 @@
+"""ModelSpec: what the forward pass, the planner and the page keys need to know of a model."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+RopePairs = Literal["interleaved", "half"]
+Activation = Literal["silu", "gelu_tanh"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """Rotary position embedding of one kind of layer (Su et al., 2021).
+
+    ``pairs`` says which two channels rotate together: ``interleaved`` (2i, 2i+1), as GGUF's ``llama``
+    stores them, or ``half`` (i, i + dims/2). ``dims`` channels of each head rotate, the rest pass.
+    ``scaling`` is ``none`` or the name of a regime, with its parameters in ``scaling_params``.
+    """
+
+    pairs: RopePairs
+    base: float
+    dims: int
+    scaling: str = "none"
+    scaling_params: tuple[tuple[str, float], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """The shape of a decoder-only Transformer. All sizes in elements; one entry a layer in ``windows``.
+
+    ``windows[i]`` is the number of last positions that layer ``i`` sees (``None``: all of them).
+    Layers with a window use ``local_rope`` where the model has one, all others ``rope``.
+    """
+
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    context_length: int
+    rms_norm_eps: float
+    rope: RopeSpec
+    activation: Activation = "silu"
+    tied_embeddings: bool = False
+    embedding_scale: float = 1.0
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    windows: tuple[int | None, ...] = ()
+    local_rope: RopeSpec | None = None
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share one KV head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def q_size(self) -> int:
+        """Width of a query row: all heads."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        """Width of a key (or value) row: all KV heads."""
+        return self.num_kv_heads * self.head_dim
