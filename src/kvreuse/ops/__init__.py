@@ -1,0 +1,1 @@
+"""The operations of the forward pass: ``native`` serves them, ``reference`` says what they compute."""

@@ -1,0 +1,92 @@
+#include "batch.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace kvr {
+namespace {
+
+int parts_of(int tokens) { return (tokens + PART_TOKENS - 1) / PART_TOKENS; }
+
+[[noreturn]] void refuse(const std::string &what, int64_t value, int64_t limit) {
+  throw std::invalid_argument(what + " is " + std::to_string(value) + ", the limit is " + std::to_string(limit));
+}
+
+void bound(const char *what, int64_t value, int64_t limit) {
+  if (value < 0 || value >= limit) refuse(what, value, limit);
+}
+
+}  // namespace
+
+Batch::Batch(const BatchLimits &limits) : limits_(limits) {
+  const size_t rows = limits.rows, sequences = limits.sequences, pages = limits.table_pages;
+  for (auto *v : {&ids_, &positions_, &row_seq_, &row_list_, &partial_base_}) v->resize(rows);
+  tables_.resize(sequences * pages);
+  kv_len_.resize(sequences);
+  items_.reserve(rows + sequences * parts_of(limits.positions));
+  splits_.reserve(sequences);
+  for (size_t i = 0; i < rows; i++) row_list_[i] = (int32_t)i;
+}
+
+void Batch::load(const int32_t *ids, const int32_t *positions, const int32_t *row_seq, int rows, const int32_t *tables, int width,
+                 const int32_t *kv_len, int sequences, int units_wanted) {
+  if (rows < 1 || rows > limits_.rows) refuse("the number of rows", rows, limits_.rows);
+  if (sequences < 1 || sequences > limits_.sequences) refuse("the number of sequences", sequences, limits_.sequences);
+  if (width < 1 || width > limits_.table_pages) refuse("the width of the tables", width, limits_.table_pages);
+  rows_ = rows;
+  std::copy(ids, ids + rows, ids_.begin());
+  std::copy(positions, positions + rows, positions_.begin());
+  std::copy(row_seq, row_seq + rows, row_seq_.begin());
+  std::copy(kv_len, kv_len + sequences, kv_len_.begin());
+  for (int s = 0; s < sequences; s++) std::copy(tables + (size_t)s * width, tables + (size_t)(s + 1) * width, tables_.begin() + (size_t)s * limits_.table_pages);
+  check(sequences, width);
+  plan(units_wanted);
+}
+
+void Batch::check(int sequences, int width) const {
+  for (int s = 0; s < sequences; s++) {
+    bound("a sequence's length in the cache", kv_len_[s], std::min<int64_t>(limits_.positions, (int64_t)width * limits_.page_size) + 1);
+    const int pages = (kv_len_[s] + limits_.page_size - 1) / limits_.page_size;
+    for (int p = 0; p < pages; p++) bound("a page id", tables_[(size_t)s * limits_.table_pages + p], limits_.num_pages);
+  }
+  for (int r = 0; r < rows_; r++) {
+    bound("a token id", ids_[r], limits_.vocabulary);
+    bound("a row's sequence", row_seq_[r], sequences);
+    bound("a position", positions_[r], kv_len_[row_seq_[r]]);
+  }
+}
+
+// Prefill rows keep their parts to themselves; a lone row (decode) over several parts is split where the step would
+// otherwise leave threads idle. The bits are the same: parts are merged in one order either way.
+void Batch::plan(int units_wanted) {
+  items_.clear();
+  splits_.clear();
+  partials_ = 0;
+  int runs = 0;
+  for (int r = 0; r < rows_; r++) runs += r == 0 || row_seq_[r] != row_seq_[r - 1];
+  for (int first = 0; first < rows_;) {
+    int end = first + 1;
+    while (end < rows_ && row_seq_[end] == row_seq_[first] && end - first < ITEM_TOKENS) end++;
+    plan_sequence(first, end - first, runs < units_wanted);
+    first = end;
+  }
+  auto cost = [](const AttendItem &item) { return (item.part_end - item.part_begin) * item.count; };
+  std::stable_sort(items_.begin(), items_.end(), [&](const AttendItem &a, const AttendItem &b) { return cost(a) > cost(b); });
+}
+
+void Batch::plan_sequence(int first, int count, bool split) {
+  int longest = 0;
+  for (int r = first; r < first + count; r++) longest = std::max(longest, positions_[r] + 1);
+  const int parts = parts_of(longest);
+  if (count > 1 || parts == 1 || !split) {
+    items_.push_back({row_seq_[first], first, count, 0, parts, 0});
+    return;
+  }
+  partial_base_[first] = (int32_t)partials_;
+  for (int p = 0; p < parts; p++) items_.push_back({row_seq_[first], first, 1, p, p + 1, 1});
+  partials_ += parts;
+  splits_.push_back({first, parts});
+}
+
+}  // namespace kvr

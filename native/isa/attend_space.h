@@ -1,0 +1,87 @@
+// What one thread works on during one attention item: its rows, its pages, the tiles of a step.
+#pragma once
+
+namespace KVR_ISA {
+
+struct Merged { float maximum, sum; };  // a row's running result over parts; its values lie apart
+
+// This thread's working space for one item, carved from one buffer. Rows are (token, head of the group) pairs.
+struct AttendSpace {
+  float *q;        // [row][head_dim]
+  float *values;   // [row][head_dim]: of the part in hand
+  float *merged;   // [row][head_dim]: of the parts before
+  float *sums;     // [row][16]
+  float *maxima;   // [row]
+  Merged *totals;  // [row]
+  int *limits;     // [row]: tokens the row may see
+  float *weights;  // [ATTEND_ROWS][64], bf16-valued
+  uint8_t *tile;   // a value tile whose unwritten tokens are zeroed
+};
+
+// Where the keys and values of one item lie.
+struct ItemPages {
+  const kvr::AttendArgs &args;
+  int seq, kv_head, kv_len;
+};
+
+INL const uint8_t *token_tile(const ItemPages &pages, int token, bool value) {
+  return tile_at(pages.args.kv, pages.args.step, pages.seq, token, pages.args.layer, value, pages.kv_head);
+}
+
+// Rows of a page that are not written may hold anything, NaN included, and 0 x NaN is NaN.
+INL const uint8_t *written_values(const uint8_t *tile, int written, int head_dim, uint8_t *copy) {
+  if (written >= kvr::TILE_TOKENS) return tile;
+  const int pairs = written / 2;
+  for (int d = 0; d < head_dim / 16; d++)
+    for (int i = 0; i < 16; i++) {
+      I x = i < pairs ? iload(tile + (size_t)d * 1024 + i * 64) : izero();
+      if (i == pairs && written % 2) x = iand(iload(tile + (size_t)d * 1024 + i * 64), iset1(0xffff));
+      istore(copy + (size_t)d * 1024 + i * 64, x);
+    }
+  return copy;
+}
+
+// The one or two tiles of a step of 64 tokens, and what to fetch ahead.
+struct StepTiles {
+  int t0, count;
+  const uint8_t *keys[3], *values[3];  // [count] is the next step's first
+};
+
+INL StepTiles step_tiles(const ItemPages &pages, int t0, int end, uint8_t *copy) {
+  StepTiles tiles;
+  tiles.t0 = t0;
+  tiles.count = t0 + kvr::TILE_TOKENS < end ? 2 : 1;
+  const int after = t0 + kvr::STEP_TOKENS < end ? t0 + kvr::STEP_TOKENS : t0;
+  for (int i = 0; i <= tiles.count; i++) {
+    const int token = i < tiles.count ? t0 + i * kvr::TILE_TOKENS : after;
+    tiles.keys[i] = token_tile(pages, token, false);
+    tiles.values[i] = token_tile(pages, token, true);
+    if (i < tiles.count)
+      tiles.values[i] = written_values(tiles.values[i], pages.kv_len - token, pages.args.kv.head_dim, copy);
+  }
+  return tiles;
+}
+
+INL AttendSpace carve(float *scratch, int rows, int head_dim) {
+  AttendSpace s;
+  rows = (rows + 15) / 16 * 16;  // every array starts on a cache line
+  s.q = scratch;
+  s.values = s.q + (size_t)rows * head_dim;
+  s.merged = s.values + (size_t)rows * head_dim;
+  s.sums = s.merged + (size_t)rows * head_dim;
+  s.maxima = s.sums + (size_t)rows * 16;
+  s.totals = (Merged *)(s.maxima + rows);
+  s.limits = (int *)(s.totals + rows);
+  s.weights = (float *)(s.limits + rows);
+  s.tile = (uint8_t *)(s.weights + ATTEND_ROWS * kvr::STEP_TOKENS);
+  return s;
+}
+
+// Does any of the rows see token t0 or a later one?
+INL bool sees(const AttendSpace &space, int row, int rows, int t0) {
+  for (int r = row; r < row + rows; r++)
+    if (space.limits[r] > t0) return true;
+  return false;
+}
+
+}  // namespace KVR_ISA

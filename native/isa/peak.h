@@ -1,0 +1,51 @@
+// The machine's limits, through the instructions that the kernels use.
+#pragma once
+
+namespace KVR_ISA {
+
+// Sums a buffer; the value keeps the loads alive.
+static double read_bytes(const uint8_t *p, size_t n) {
+  I a[8];
+  UNROLL for (int i = 0; i < 8; i++) a[i] = izero();
+  for (size_t at = 0; at + 512 <= n; at += 512)
+    UNROLL for (int i = 0; i < 8; i++) a[i] = iadd(a[i], iload(p + at + i * 64));
+  UNROLL for (int i = 1; i < 8; i++) a[0] = iadd(a[0], a[i]);
+  int32_t lanes[16];
+  istore(lanes, a[0]);
+  return (double)lanes[0] + lanes[7];
+}
+
+static volatile float sink;
+
+// Integer dot products in registers; returns the operations done (a multiply and an add count two).
+static double multiply_int8(int64_t iterations) {
+  uint8_t bytes[64];
+  for (int i = 0; i < 64; i++) bytes[i] = (uint8_t)(i % 15);
+  const B w = load_bytes(bytes);
+  I a[12];
+  UNROLL for (int i = 0; i < 12; i++) a[i] = izero();
+  for (int64_t k = 0; k < iterations; k++) {
+    UNROLL for (int i = 0; i < 12; i++) a[i] = dot4(a[i], w, 0x01010101);
+    KEEP(a[0]);
+  }
+  UNROLL for (int i = 1; i < 12; i++) a[0] = iadd(a[0], a[i]);
+  int32_t lanes[16];
+  istore(lanes, a[0]);
+  sink = (float)lanes[0];
+  return (double)iterations * 12 * 128;
+}
+
+static double multiply_float(int64_t iterations) {
+  F a[12];
+  UNROLL for (int i = 0; i < 12; i++) a[i] = set1((float)i);
+  const F x = set1(0.999f), y = set1(0.001f);
+  for (int64_t k = 0; k < iterations; k++) {
+    UNROLL for (int i = 0; i < 12; i++) a[i] = fma(a[i], x, y);
+    KEEP(a[0]);
+  }
+  UNROLL for (int i = 1; i < 12; i++) a[0] = add(a[0], a[i]);
+  sink = sum16(a[0]);
+  return (double)iterations * 12 * 32;
+}
+
+}  // namespace KVR_ISA

@@ -1,0 +1,14 @@
+// A path without tiles: every block of weights goes through quantised_tile, every part through step_rows.
+#pragma once
+
+namespace KVR_ISA {
+
+template <kvr::Kind K> INL bool tiled_block(const kvr::Weights &, const kvr::Activations &, const kvr::Output &, int, int, int,
+                                            void *) { return false; }
+
+INL bool tiled_part(const ItemPages &, const AttendSpace &, int, int, int) { return false; }
+
+INL void tiles_start() {}
+INL void tiles_stop() {}
+
+}  // namespace KVR_ISA

@@ -1,0 +1,124 @@
+// What an instruction-set unit offers to the rest: one table of functions over plain structs.
+//
+// Functions marked (range) compute a part of an operation's outputs; any split over threads gives the same bits.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+namespace kvr {
+
+constexpr int GROUP = 32;        // inputs that share a weight scale, and an activation scale
+constexpr int COLUMNS = 16;      // output columns of one packed block
+constexpr int TILE_ROWS = 16;    // rows of one tile of quantised activations
+constexpr int TILE_TOKENS = 32;  // tokens of one tile of keys or values in a page
+constexpr int STEP_TOKENS = 64;  // tokens of one softmax step
+constexpr int PART_TOKENS = 512; // tokens whose partial result is kept apart, then merged in ascending order
+
+enum class Kind : int { Q4_MIN, Q4, Q8, F16, BF16, F32 };
+
+// Weights of `columns` outputs (a multiple of COLUMNS) over `inputs` inputs, packed in blocks of COLUMNS outputs.
+// Quantised: [block]{[group] quants, [group][COLUMNS] fp16 scales, [group][COLUMNS] fp16 minima (Q4_MIN)}, padded to 64 bytes.
+// Dense: [block][input][COLUMNS] values.
+struct Weights {
+  const uint8_t *data;
+  size_t block_bytes;
+  int columns, inputs;
+  Kind kind;
+};
+
+// Rows quantised to int8 in groups: [row tile][group][TILE_ROWS][GROUP], and per [row tile][group][TILE_ROWS] a scale,
+// the scale times the sum of the int8 values, and that sum.
+struct Activations {
+  int8_t *quants;
+  float *scale, *scaled_sum;
+  int32_t *sum;
+  float *dense;  // [row][inputs]: the rows before quantisation, for weights that are not quantised; may be null
+  int inputs;
+};
+
+enum class Prologue : int { PLAIN, RMS_NORM, SILU_MUL, GELU_MUL };
+
+// How rows become activations: row i of `x` (its first 2 * inputs values for SILU_MUL: gate, then up).
+struct RowSource {
+  const float *x;
+  size_t stride;
+  Prologue prologue;
+  const float *norm;
+  float eps;
+};
+
+struct Output {
+  float *y;       // row i starts at y + i * stride
+  size_t stride;
+  bool accumulate;
+};
+
+// Geometry of the pool, see KVLayout. Bytes.
+struct KVGeometry {
+  uint8_t *pool;
+  size_t page_bytes, layer_bytes, plane_bytes, tile_bytes;
+  int page_size, kv_heads, group_size, head_dim;
+};
+
+struct Rotary {
+  const float *cosines, *sines;  // [position][dims / 2]
+  int dims;
+  bool interleaved;
+};
+
+// The rows of a step. `tables` is [sequence][table_stride].
+struct StepRows {
+  const int32_t *positions, *row_seq, *tables, *kv_len;
+  int table_stride;
+};
+
+// Query rows of one KV head that see the same pages: `rows` tokens, each with group_size heads.
+struct AttendItem {
+  int32_t seq;           // whose table names the pages
+  int32_t first, count;  // token rows: row_list[first .. first + count)
+  int32_t part_begin, part_end;
+  int32_t split;         // 1: the only part's results go to the partials, for a later merge
+};
+
+struct AttendArgs {
+  KVGeometry kv;
+  StepRows step;
+  int layer;
+  const int32_t *row_list;
+  const float *queries;  // [row][heads * head_dim], rotated, scaled, bf16-valued
+  float *out;            // [row], out_stride
+  size_t out_stride;
+  float *partials;       // [row's first partial + part][heads][head_dim + 2]: values, max, sum
+  const int32_t *partial_base;  // [row]: index of its first partial
+  float *scratch;        // this thread's, attend_scratch_floats() of them
+};
+
+struct KernelTable {
+  const char *name;
+  void (*quantize)(const RowSource &, Activations &, int row_begin, int row_end, bool dense, bool quantised, float *scratch);
+  void (*linear)(const Weights &, const Activations &, const Output &, int rows, int block_begin, int block_end, void *scratch);
+  void (*embed)(const Weights &, const int32_t *ids, float scale, float *x, size_t stride, int row_begin, int row_end);
+  void (*rotate_encode)(const KVGeometry &, const StepRows &, const Rotary &, int layer, float query_scale, const float *qkv,
+                        size_t qkv_stride, float *queries, int row_begin, int row_end);
+  void (*attend)(const AttendArgs &, const AttendItem &, int kv_head);
+  void (*merge)(const AttendArgs &, int row, int parts);
+  double (*read_bytes)(const uint8_t *, size_t);       // sums a buffer: for measuring bandwidth
+  double (*multiply_int8)(int64_t iterations);         // returns operations done: for measuring peaks
+  double (*multiply_float)(int64_t iterations);
+  uint64_t (*thread_start)();                          // before kernels run on a thread: denormals flushed, tiles free
+  void (*thread_stop)(uint64_t);                       // after: what thread_start returned is restored
+};
+
+// Scratch of one thread: for items of up to `rows` (token, head) rows, and for linears of up to `inputs` inputs.
+inline constexpr size_t attend_scratch_floats(size_t rows, size_t head_dim) {
+  return (rows + 15) / 16 * 16 * (3 * head_dim + 16 + 4) + 16 * STEP_TOKENS + head_dim * TILE_TOKENS / 2;
+}
+inline constexpr size_t linear_scratch_bytes(size_t inputs) { return inputs / GROUP * (512 + 2 * 64) + 4096; }
+
+const KernelTable *portable_kernels();
+const KernelTable *avx2_kernels();
+const KernelTable *avx512_kernels();
+const KernelTable *amx_kernels();
+const KernelTable *amx_sim_kernels();
+
+}  // namespace kvr

@@ -1,0 +1,59 @@
+// The machine's limits, measured through the same threads and instructions as the kernels.
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "operations.h"
+
+namespace kvr {
+namespace {
+
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// The best of a few runs of f, which returns the operations it did, as operations a second over all threads.
+template <class F> double best_rate(ThreadPool &threads, int repeats, F f) {
+  std::vector<double> done(threads.size());
+  double best = 0;
+  for (int i = 0; i < repeats; i++) {
+    const double begin = seconds();
+    threads.run([&](int thread) { done[thread] = f(thread); });
+    double total = 0;
+    for (double d : done) total += d;
+    best = std::max(best, total / (seconds() - begin));
+  }
+  return best;
+}
+
+}  // namespace
+
+double Kernels::read_bandwidth(size_t bytes, int repeats) {
+  const size_t each = bytes / threads_.size() / 4096 * 4096;
+  Region buffer(each * threads_.size(), true);
+  threads_.run([&](int thread) { std::memset(buffer.data() + each * thread, 1, each); });
+  volatile double keep = 0;
+  return best_rate(threads_, repeats, [&](int thread) {
+    keep = path_.table->read_bytes(buffer.data() + each * thread, each);
+    return (double)each;
+  });
+}
+
+double Kernels::int8_peak() {
+  return best_rate(threads_, 5, [&](int) { return path_.table->multiply_int8(1 << 20); });
+}
+
+double Kernels::float_peak() {
+  return best_rate(threads_, 5, [&](int) { return path_.table->multiply_float(1 << 20); });
+}
+
+double Kernels::fork_join_seconds() {
+  constexpr int CALLS = 2000;
+  double best = 1;
+  for (int i = 0; i < 5; i++) {
+    const double begin = seconds();
+    for (int call = 0; call < CALLS; call++) threads_.run([](int) {});
+    best = std::min(best, (seconds() - begin) / CALLS);
+  }
+  return best;
+}
+
+}  // namespace kvr

@@ -1,0 +1,158 @@
+// The Python face of the kernels. Every call releases the interpreter lock and checks sizes before it computes.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+
+#include "operations.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using IntTable = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using PoolBytes = nb::ndarray<uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using FloatTable = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+
+// The pages of a pool as the kernels see them; keeps the pool's array alive.
+struct KVView {
+  PoolBytes pool;
+  kvr::KVGeometry geometry;
+  int layers;
+
+  KVView(PoolBytes bytes, int page_size, int layers_, int kv_heads, int group_size, int head_dim) : pool(bytes), layers(layers_) {
+    if (page_size <= 0 || page_size % kvr::TILE_TOKENS || head_dim <= 0 || head_dim % 32 || head_dim > 256 || kv_heads <= 0 ||
+        group_size <= 0 || layers <= 0)
+      throw std::invalid_argument("page_size must be a multiple of 32, head_dim a multiple of 32 up to 256");
+    const size_t plane = (size_t)page_size * head_dim * 2, layer = 2 * kv_heads * plane, page = layers * layer;
+    if (pool.shape(1) != page) throw std::invalid_argument("a page of the pool has another size than its geometry gives");
+    geometry = {pool.data(), page, layer, plane, (size_t)kvr::TILE_TOKENS * head_dim * 2, page_size, kv_heads, group_size, head_dim};
+  }
+};
+
+struct RotaryTable {
+  FloatTable cosines, sines;
+  kvr::Rotary rotary;
+  RotaryTable(FloatTable c, FloatTable s, bool interleaved) : cosines(c), sines(s) {
+    if (c.shape(0) != s.shape(0) || c.shape(1) != s.shape(1) || c.shape(1) == 0) throw std::invalid_argument("the rotary tables must have one shape");
+    rotary = {c.data(), s.data(), (int)c.shape(1) * 2, interleaved};
+  }
+};
+
+// What a linear does to its input first, with the norm's weights where it has some.
+struct Input {
+  Floats norm;
+  kvr::Normed normed;
+  size_t width;
+};
+
+kvr::SourceMatrix source_matrix(const nb::tuple &t) {
+  const Bytes bytes = nb::cast<Bytes>(t[0]);
+  return {bytes.data(), bytes.size(), nb::cast<int>(t[1]), nb::cast<int>(t[2]), nb::cast<int>(t[3])};
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "Kernels of kvreuse: see native/ for what they compute, kvreuse.ops for how they are called.";
+  m.def("paths", [] {
+    nb::list out;
+    for (const kvr::Path &path : kvr::paths()) out.append(nb::make_tuple(path.name, path.supported, path.automatic, path.missing));
+    return out;
+  }, "Instruction-set paths, best first: (name, supported, automatic, what is missing).");
+  m.def("cpu_name", &kvr::cpu_name);
+
+  nb::class_<kvr::Tensor>(m, "Tensor")
+      .def(nb::init<int, int>(), "rows"_a, "columns"_a)
+      .def_prop_ro("rows", &kvr::Tensor::rows)
+      .def_prop_ro("columns", &kvr::Tensor::columns)
+      .def("numpy", [](kvr::Tensor &t) {
+        const int64_t strides[2] = {(int64_t)t.stride(), 1};
+        const size_t shape[2] = {(size_t)t.rows(), (size_t)t.columns()};
+        return nb::ndarray<nb::numpy, float, nb::ndim<2>>(t.row(0), 2, shape, nb::handle(), strides);
+      }, nb::rv_policy::reference_internal, "A float32[rows, columns] view; it lives as long as the tensor.");
+
+  nb::class_<kvr::Matrix>(m, "Matrix")
+      .def_prop_ro("rows", &kvr::Matrix::rows)
+      .def_prop_ro("columns", [](const kvr::Matrix &w) { return w.weights().inputs; })
+      .def_prop_ro("nbytes", &kvr::Matrix::bytes)
+      .def_prop_ro("kind", [](const kvr::Matrix &w) { return kvr::kind_name(w.weights().kind); });
+
+  nb::class_<kvr::Projection>(m, "Projection")
+      .def(nb::init<std::vector<std::shared_ptr<kvr::Matrix>>>(), "parts"_a)
+      .def_prop_ro("inputs", &kvr::Projection::inputs)
+      .def_prop_ro("outputs", &kvr::Projection::outputs)
+      .def_prop_ro("parts", &kvr::Projection::parts);
+
+  nb::class_<Input>(m, "Input")
+      .def_static("plain", [] { return Input{{}, {kvr::Prologue::PLAIN, nullptr, 0}, 0}; })
+      .def_static("silu_mul", [] { return Input{{}, {kvr::Prologue::SILU_MUL, nullptr, 0}, 0}; })
+      .def_static("gelu_mul", [] { return Input{{}, {kvr::Prologue::GELU_MUL, nullptr, 0}, 0}; })
+      .def_static("rms_norm", [](Floats norm, float eps) {
+        return Input{norm, {kvr::Prologue::RMS_NORM, norm.data(), eps}, norm.size()};
+      }, "norm"_a, "eps"_a);
+
+  nb::class_<RotaryTable>(m, "Rotary")
+      .def(nb::init<FloatTable, FloatTable, bool>(), "cosines"_a, "sines"_a, "interleaved"_a);
+
+  nb::class_<KVView>(m, "KVView")
+      .def(nb::init<PoolBytes, int, int, int, int, int>(), "pool"_a, "page_size"_a, "layers"_a, "kv_heads"_a, "group_size"_a, "head_dim"_a);
+
+  nb::class_<kvr::Batch>(m, "Batch")
+      .def("__init__", [](kvr::Batch *self, int rows, int sequences, int table_pages, int page_size, int num_pages, int vocabulary, int positions) {
+        if (rows < 1 || sequences < 1 || table_pages < 1 || page_size < 1 || num_pages < 1 || vocabulary < 1 || positions < 1)
+          throw std::invalid_argument("a batch's limits must be positive");
+        new (self) kvr::Batch({rows, sequences, table_pages, page_size, num_pages, vocabulary, positions});
+      }, "rows"_a, "sequences"_a, "table_pages"_a, "page_size"_a, "num_pages"_a, "vocabulary"_a, "positions"_a)
+      .def("load", [](kvr::Batch &b, Ints ids, Ints positions, Ints row_seq, IntTable tables, Ints kv_len, int units_wanted) {
+        if (positions.size() != ids.size() || row_seq.size() != ids.size() || kv_len.size() != tables.shape(0))
+          throw std::invalid_argument("the arrays of a batch disagree in length");
+        b.load(ids.data(), positions.data(), row_seq.data(), (int)ids.size(), tables.data(), (int)tables.shape(1), kv_len.data(),
+               (int)kv_len.size(), units_wanted);
+      }, "ids"_a, "positions"_a, "row_seq"_a, "tables"_a, "kv_len"_a, "units_wanted"_a)
+      .def_prop_ro("items", [](const kvr::Batch &b) { return b.items().size(); })
+      .def_prop_ro("splits", [](const kvr::Batch &b) { return b.splits().size(); });
+
+  nb::class_<kvr::Workspace>(m, "Workspace")
+      .def(nb::init<int, int, int, int, int, int, int, size_t>(), "threads"_a, "max_rows"_a, "max_inputs"_a, "query_width"_a,
+           "group_size"_a, "heads"_a, "head_dim"_a, "max_partials"_a);
+
+  nb::class_<kvr::Kernels>(m, "Kernels")
+      .def(nb::init<const std::string &, int>(), "isa"_a, "threads"_a)
+      .def_prop_ro("isa", [](const kvr::Kernels &k) { return k.path().name; })
+      .def_prop_ro("threads", [](kvr::Kernels &k) { return k.threads().size(); })
+      .def("pack", [](kvr::Kernels &k, const nb::list &tensors) {
+        std::vector<kvr::SourceMatrix> sources;
+        for (nb::handle t : tensors) sources.push_back(source_matrix(nb::cast<nb::tuple>(t)));
+        nb::gil_scoped_release unlocked;
+        return std::make_shared<kvr::Matrix>(sources, k.threads());
+      }, "tensors"_a, "Stacks (bytes, GGUF type, rows, columns) tensors into one packed matrix.")
+      .def("embed", &kvr::Kernels::embed, "table"_a, "batch"_a, "scale"_a, "x"_a, Unlocked())
+      .def("linear", [](kvr::Kernels &k, kvr::Workspace &space, const kvr::Projection &projection, const kvr::Tensor &x, int rows,
+                        const Input &input, kvr::Tensor &y, bool accumulate) {
+        if (input.width && input.width != (size_t)projection.inputs()) throw std::invalid_argument("a norm has another width than the linear behind it");
+        k.linear(space, projection, x, rows, input.normed, y, accumulate);
+      }, "workspace"_a, "projection"_a, "x"_a, "rows"_a, "input"_a, "y"_a, "accumulate"_a, Unlocked())
+      .def("attend", [](kvr::Kernels &k, kvr::Workspace &space, const kvr::Batch &batch, const KVView &kv, const RotaryTable &rope, int layer,
+                        float query_scale, const kvr::Tensor &qkv, kvr::Tensor &out) {
+        if (layer < 0 || layer >= kv.layers) throw std::invalid_argument("there is no such layer");
+        if (rope.rotary.dims > kv.geometry.head_dim || (int)rope.cosines.shape(0) < batch.limits().positions)
+          throw std::invalid_argument("the rotary tables do not cover the heads and positions");
+        if (batch.limits().page_size != kv.geometry.page_size || batch.limits().num_pages > (int)kv.pool.shape(0))
+          throw std::invalid_argument("the batch was made for another pool");
+        k.attend(space, batch, kv.geometry, rope.rotary, layer, query_scale, qkv, out);
+      }, "workspace"_a, "batch"_a, "kv"_a, "rotary"_a, "layer"_a, "query_scale"_a, "qkv"_a, "out"_a, Unlocked())
+      .def("read_bandwidth", &kvr::Kernels::read_bandwidth, "bytes"_a, "repeats"_a, Unlocked())
+      .def("int8_peak", &kvr::Kernels::int8_peak, Unlocked())
+      .def("float_peak", &kvr::Kernels::float_peak, Unlocked())
+      .def("fork_join_seconds", &kvr::Kernels::fork_join_seconds, Unlocked());
+}

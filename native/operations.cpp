@@ -1,0 +1,148 @@
+#include "operations.h"
+
+#include <algorithm>
+#include <atomic>
+#include <stdexcept>
+
+namespace kvr {
+namespace {
+
+constexpr int OWN_ROWS = 2;  // up to so many rows each thread quantises for itself: cheaper than a barrier
+
+void require(bool condition, const char *message) {
+  if (!condition) throw std::invalid_argument(message);
+}
+
+int checked_threads(int threads) {
+  require(threads >= 1 && threads <= 1024, "the number of threads must be from 1 to 1024");
+  return threads;
+}
+
+struct Range {
+  int begin, end;
+};
+
+Range share(int total, int index, int count) {
+  return {(int)((int64_t)total * index / count), (int)((int64_t)total * (index + 1) / count)};
+}
+
+}  // namespace
+
+Projection::Projection(std::vector<std::shared_ptr<Matrix>> parts) : parts_(std::move(parts)) {
+  require(!parts_.empty(), "a projection needs at least one matrix");
+  for (size_t i = 0; i < parts_.size(); i++) {
+    const Weights &w = parts_[i]->weights();
+    require(w.inputs == inputs(), "the matrices of a projection must have one width");
+    require(i + 1 == parts_.size() || parts_[i]->rows() == w.columns, "only a projection's last matrix may have rows that are no multiple of 16");
+    (w.kind == Kind::F16 || w.kind == Kind::BF16 || w.kind == Kind::F32 ? dense_ : quantised_) = true;
+    outputs_ += w.columns;
+  }
+}
+
+Activations Workspace::activations(int rows, std::vector<Region> &regions) const {
+  const size_t padded = (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS, groups = max_inputs_ / GROUP + 1;
+  Activations a{};
+  auto take = [&](size_t bytes) {
+    regions.emplace_back(bytes);
+    return regions.back().data();
+  };
+  a.quants = (int8_t *)take(padded * groups * GROUP);
+  a.scale = (float *)take(padded * groups * sizeof(float));
+  a.scaled_sum = (float *)take(padded * groups * sizeof(float));
+  a.sum = (int32_t *)take(padded * groups * sizeof(int32_t));
+  a.dense = (float *)take(padded * groups * GROUP * sizeof(float));
+  return a;
+}
+
+Workspace::Workspace(int threads, int max_rows, int max_inputs, int query_width, int group_size, int heads, int head_dim,
+                     size_t max_partials)
+    : max_rows_(max_rows), max_inputs_(max_inputs), query_width_(query_width), max_partials_(max_partials) {
+  require(threads > 0 && max_rows > 0 && max_inputs > 0 && group_size > 0 && heads > 0 && head_dim > 0 && head_dim <= 256,
+          "a workspace's sizes must be positive, and head_dim at most 256");
+  row_floats_ = (size_t)max_inputs + 64;
+  scratch_bytes_ = std::max(attend_scratch_floats((size_t)ITEM_TOKENS * group_size, head_dim) * sizeof(float), linear_scratch_bytes(max_inputs));
+  scratch_bytes_ = (scratch_bytes_ + 4095) / 4096 * 4096;
+  rows_ = Region(threads * row_floats_ * sizeof(float));
+  scratch_ = Region(threads * scratch_bytes_);
+  queries_ = Region((size_t)max_rows * query_width * sizeof(float));
+  partials_ = Region(max_partials * heads * (head_dim + 2) * sizeof(float));
+  shared_ = activations(max_rows, regions_);
+  for (int t = 0; t < threads; t++) own_.push_back(activations(OWN_ROWS, regions_));
+}
+
+Kernels::Kernels(const std::string &isa, int threads) : path_(choose_path(isa)), threads_(checked_threads(threads), path_.table) {}
+
+void Kernels::embed(const Matrix &table, const Batch &batch, float scale, Tensor &x) {
+  require(x.rows() >= batch.rows() && x.columns() >= table.weights().inputs, "the embedding's output is too small");
+  require(batch.limits().vocabulary <= table.rows(), "the embedding has fewer rows than the vocabulary");
+  threads_.run([&](int thread) {
+    const Range rows = share(batch.rows(), thread, threads_.size());
+    path_.table->embed(table.weights(), batch.ids(), scale, x.row(0), x.stride(), rows.begin, rows.end);
+  });
+}
+
+void Kernels::linear(Workspace &space, const Projection &projection, const Tensor &x, int rows, const Normed &input, Tensor &y,
+                     bool accumulate) {
+  const bool gated = input.prologue == Prologue::SILU_MUL || input.prologue == Prologue::GELU_MUL;
+  const int inputs = projection.inputs();
+  require(rows > 0 && rows <= x.rows() && rows <= y.rows() && rows <= space.max_rows(), "a linear has more rows than its buffers");
+  require(inputs * (gated ? 2 : 1) <= x.columns() && inputs <= space.max_inputs(), "a linear's input is narrower than its weights");
+  require(projection.outputs() <= (int)y.stride(), "a linear's output is narrower than its weights");
+  const RowSource source = {x.row(0), x.stride(), input.prologue, input.norm, input.eps};
+  const bool own = rows <= OWN_ROWS;
+  std::atomic<int> next_tile{0}, next_block{0};
+  const int tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, blocks = projection.outputs() / COLUMNS, team = threads_.size();
+  const int chunk = std::max(1, blocks / (team * 8));
+  threads_.run([&](int thread) {
+    Activations a = own ? space.own(thread) : space.shared();
+    a.inputs = inputs;
+    auto quantize = [&](int begin, int end) {
+      path_.table->quantize(source, a, begin, end, projection.dense(), projection.quantised(), space.row(thread));
+    };
+    if (own) quantize(0, rows);
+    else {
+      for (int tile; (tile = next_tile.fetch_add(1, std::memory_order_relaxed)) < tiles;)
+        quantize(tile * TILE_ROWS, std::min(rows, (tile + 1) * TILE_ROWS));
+      threads_.barrier();
+    }
+    for (int begin; (begin = next_block.fetch_add(chunk, std::memory_order_relaxed)) < blocks;) {
+      int first = 0;  // of the matrix in hand
+      for (const auto &part : projection.parts()) {
+        const Weights &w = part->weights();
+        const int count = w.columns / COLUMNS, from = std::max(begin, first), to = std::min({begin + chunk, first + count, blocks});
+        if (from < to) {
+          const Output out = {y.row(0) + (size_t)first * COLUMNS, y.stride(), accumulate};
+          path_.table->linear(w, a, out, rows, from - first, to - first, space.scratch(thread));
+        }
+        first += count;
+      }
+    }
+  });
+}
+
+void Kernels::attend(Workspace &space, const Batch &batch, const KVGeometry &kv, const Rotary &rope, int layer, float query_scale,
+                     const Tensor &qkv, Tensor &out) {
+  const int width = kv.kv_heads * kv.group_size * kv.head_dim;
+  require(batch.rows() <= qkv.rows() && batch.rows() <= out.rows() && batch.rows() <= space.max_rows(), "attention has more rows than its buffers");
+  require(width + 2 * kv.kv_heads * kv.head_dim <= qkv.columns() && width <= out.columns() && width <= space.query_width(),
+          "attention's buffers are narrower than its heads");
+  require(batch.partials() <= space.max_partials(), "attention has more partial results than its workspace");
+  const KernelTable &table = *path_.table;
+  std::atomic<int> next_unit{0};
+  const int rows = batch.rows(), units = (int)batch.items().size() * kv.kv_heads, team = threads_.size();
+  threads_.run([&](int thread) {
+    const Range mine = share(rows, thread, team);
+    table.rotate_encode(kv, batch.step(), rope, layer, query_scale, qkv.row(0), qkv.stride(), space.queries(), mine.begin, mine.end);
+    threads_.barrier();
+    const AttendArgs args = {kv, batch.step(), layer, batch.row_list(), space.queries(), out.row(0), out.stride(),
+                             space.partials(), batch.partial_base(), (float *)space.scratch(thread)};
+    for (int unit; (unit = next_unit.fetch_add(1, std::memory_order_relaxed)) < units;)
+      table.attend(args, batch.items()[unit / kv.kv_heads], unit % kv.kv_heads);
+    if (batch.splits().empty()) return;
+    threads_.barrier();
+    const Range merges = share((int)batch.splits().size(), thread, team);
+    for (int i = merges.begin; i < merges.end; i++) table.merge(args, batch.splits()[i].row, batch.splits()[i].parts);
+  });
+}
+
+}  // namespace kvr

@@ -1,0 +1,37 @@
+// GGUF tensors into the layouts that the kernels read (see Weights), exactly.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "kernels.h"
+#include "memory.h"
+#include "threads.h"
+
+namespace kvr {
+
+// Rows of a GGUF matrix as they lie in the file. `type` is the file's number of the tensor type.
+struct SourceMatrix {
+  const uint8_t *data;
+  size_t bytes;
+  int type, rows, columns;
+};
+
+class Matrix {
+ public:
+  // Stacks the sources' rows, which must have one type and width; the last source's rows may be no multiple of 16.
+  // Throws std::invalid_argument for what the kernels do not serve.
+  Matrix(const std::vector<SourceMatrix> &sources, ThreadPool &threads);
+
+  const Weights &weights() const { return weights_; }
+  int rows() const { return rows_; }   // outputs, without padding
+  size_t bytes() const { return region_.size(); }
+
+ private:
+  int rows_;
+  Region region_;
+  Weights weights_;
+};
+
+const char *kind_name(Kind kind);
+
+}  // namespace kvr

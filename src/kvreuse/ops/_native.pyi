@@ -1,0 +1,135 @@
+"""Types of the native extension; see native/module.cpp."""
+
+import numpy as np
+import numpy.typing as npt
+
+def paths() -> list[tuple[str, bool, bool, str]]: ...
+def cpu_name() -> str: ...
+
+class Tensor:
+    def __init__(self, rows: int, columns: int) -> None: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def columns(self) -> int: ...
+    def numpy(self) -> npt.NDArray[np.float32]: ...
+
+class Matrix:
+    @property
+    def rows(self) -> int: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+
+class Projection:
+    def __init__(self, parts: list[Matrix]) -> None: ...
+    @property
+    def inputs(self) -> int: ...
+    @property
+    def outputs(self) -> int: ...
+    @property
+    def parts(self) -> list[Matrix]: ...
+
+class Input:
+    @staticmethod
+    def plain() -> Input: ...
+    @staticmethod
+    def silu_mul() -> Input: ...
+    @staticmethod
+    def gelu_mul() -> Input: ...
+    @staticmethod
+    def rms_norm(norm: npt.NDArray[np.float32], eps: float) -> Input: ...
+
+class Rotary:
+    def __init__(
+        self,
+        cosines: npt.NDArray[np.float32],
+        sines: npt.NDArray[np.float32],
+        interleaved: bool,
+    ) -> None: ...
+
+class KVView:
+    def __init__(
+        self,
+        pool: npt.NDArray[np.uint8],
+        page_size: int,
+        layers: int,
+        kv_heads: int,
+        group_size: int,
+        head_dim: int,
+    ) -> None: ...
+
+class Batch:
+    def __init__(
+        self,
+        rows: int,
+        sequences: int,
+        table_pages: int,
+        page_size: int,
+        num_pages: int,
+        vocabulary: int,
+        positions: int,
+    ) -> None: ...
+    def load(
+        self,
+        ids: npt.NDArray[np.int32],
+        positions: npt.NDArray[np.int32],
+        row_seq: npt.NDArray[np.int32],
+        tables: npt.NDArray[np.int32],
+        kv_len: npt.NDArray[np.int32],
+        units_wanted: int,
+    ) -> None: ...
+    @property
+    def items(self) -> int: ...
+    @property
+    def splits(self) -> int: ...
+
+class Workspace:
+    def __init__(
+        self,
+        threads: int,
+        max_rows: int,
+        max_inputs: int,
+        query_width: int,
+        group_size: int,
+        heads: int,
+        head_dim: int,
+        max_partials: int,
+    ) -> None: ...
+
+class Kernels:
+    def __init__(self, isa: str, threads: int) -> None: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def threads(self) -> int: ...
+    def pack(self, tensors: list[tuple[npt.NDArray[np.uint8], int, int, int]]) -> Matrix: ...
+    def embed(self, table: Matrix, batch: Batch, scale: float, x: Tensor) -> None: ...
+    def linear(
+        self,
+        workspace: Workspace,
+        projection: Projection,
+        x: Tensor,
+        rows: int,
+        input: Input,
+        y: Tensor,
+        accumulate: bool,
+    ) -> None: ...
+    def attend(
+        self,
+        workspace: Workspace,
+        batch: Batch,
+        kv: KVView,
+        rotary: Rotary,
+        layer: int,
+        query_scale: float,
+        qkv: Tensor,
+        out: Tensor,
+    ) -> None: ...
+    def read_bandwidth(self, bytes: int, repeats: int) -> float: ...
+    def int8_peak(self) -> float: ...
+    def float_peak(self) -> float: ...
+    def fork_join_seconds(self) -> float: ...

@@ -1,0 +1,92 @@
+"""The model runner: BatchInput -> copies of pages -> decoder -> logits of the rows that sample."""
+
+from __future__ import annotations
+
+import time
+
+from kvreuse.config import EngineConfig
+from kvreuse.errors import RequestError
+from kvreuse.kv.layout import KVLayout
+from kvreuse.kv.pool import PagePool
+from kvreuse.model.container import GGUFFile
+from kvreuse.model.decoder import Decoder, StepLimits
+from kvreuse.model.spec import ModelSpec
+from kvreuse.model.weights import ModelWeights, load_weights
+from kvreuse.ops.native import Kernels, open_kernels
+from kvreuse.request import BatchInput, Float32Array
+
+
+class ModelRunner:
+    """Runs batches of a model on the kernels; the ``Runner`` of the engine.
+
+    ``load_seconds`` is what repacking the weights took.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: ModelWeights,
+        kernels: Kernels,
+        pool: PagePool,
+        limits: StepLimits,
+        load_seconds: float = 0.0,
+    ) -> None:
+        self.spec = spec
+        self.weights = weights
+        self.kernels = kernels
+        self.load_seconds = load_seconds
+        self._pool = pool
+        self._limits = limits
+        self._decoder = Decoder(spec, weights, kernels, pool.layout, pool.data, limits)
+
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """Rows that one batch may have."""
+        return self._limits.rows
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Sequences that one batch may have."""
+        return self._limits.sequences
+
+    def run(self, batch: BatchInput) -> Float32Array:
+        """float32[S, vocab]: the logits of ``sample_rows``, valid until the next run.
+
+        RequestError if more rows sample than the runner was made for, ValueError where the batch
+        names a token, page or position that does not exist.
+        """
+        if len(batch.sample_rows) > self._limits.samples:
+            raise RequestError(
+                f"{len(batch.sample_rows)} rows ask for logits, at most {self._limits.samples} may"
+            )
+        for source, destination, _ in batch.copies:
+            self._pool.data[destination] = self._pool.data[source]
+        return self._decoder.forward(
+            batch.ids,
+            batch.positions,
+            batch.row_seq,
+            batch.tables,
+            batch.kv_len,
+            batch.sample_rows,
+        )
+
+
+def load_runner(
+    file: GGUFFile, spec: ModelSpec, layout: KVLayout, pool: PagePool, config: EngineConfig
+) -> ModelRunner:
+    """Open the kernels, repack the weights, take the buffers of the forward pass.
+
+    ``file`` may be closed afterwards. ConfigError for a path or a number of threads that the
+    machine cannot honour.
+    """
+    kernels = open_kernels(config.isa, config.threads)
+    begin = time.perf_counter()
+    weights = load_weights(file, spec, kernels)
+    seconds = time.perf_counter() - begin
+    limits = StepLimits(
+        rows=max(config.max_num_batched_tokens, config.max_num_seqs),
+        samples=config.max_num_seqs,
+        sequences=config.max_num_seqs,
+        positions=config.model_len(spec.context_length),
+    )
+    return ModelRunner(spec, weights, kernels, pool, limits, seconds)
