@@ -17,7 +17,8 @@ constexpr int PART_TOKENS = 512; // tokens whose partial result is kept apart, t
 enum class Kind : int { Q4_MIN, Q4, Q8, F16, BF16, F32 };
 
 // Weights of `columns` outputs (a multiple of COLUMNS) over `inputs` inputs, packed in blocks of COLUMNS outputs.
-// Quantised: [block]{[group] quants, [group][COLUMNS] fp16 scales, [group][COLUMNS] fp16 minima (Q4_MIN)}, padded to 64 bytes.
+// Quantised: [block][pair of groups]{quants of both, [2][COLUMNS] fp16 scales, [2][COLUMNS] fp16 minima (Q4_MIN only)}: one
+// stream of whole cache lines, read in order. With an odd number of groups the last pair is half empty.
 // Dense: [block][input][COLUMNS] values.
 struct Weights {
   const uint8_t *data;
@@ -113,6 +114,8 @@ struct KernelTable {
 inline constexpr size_t attend_scratch_floats(size_t rows, size_t head_dim) {
   return (rows + 15) / 16 * 16 * (3 * head_dim + 16 + 4) + 16 * STEP_TOKENS + head_dim * TILE_TOKENS / 2;
 }
+inline constexpr size_t quant_bytes(Kind kind) { return kind == Kind::Q8 ? 512 : 256; }  // of one group
+inline constexpr size_t pair_bytes(Kind kind) { return 2 * quant_bytes(kind) + (kind == Kind::Q4_MIN ? 128 : 64); }
 inline constexpr size_t linear_scratch_bytes(size_t inputs) { return inputs / GROUP * (512 + 2 * 64) + 4096; }
 
 const KernelTable *portable_kernels();

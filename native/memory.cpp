@@ -37,6 +37,17 @@ Region &Region::operator=(Region &&other) noexcept {
   return *this;
 }
 
+uint8_t *Arena::take(size_t bytes) {
+  constexpr size_t LEAST = 64u << 20;  // untouched pages of a mapping cost nothing
+  bytes = (bytes + 63) / 64 * 64;
+  if (regions_.empty() || regions_.back().size() - used_ < bytes) {
+    regions_.emplace_back(bytes > LEAST ? bytes : LEAST, true);
+    used_ = 0;
+  }
+  used_ += bytes;
+  return regions_.back().data() + used_ - bytes;
+}
+
 Tensor::Tensor(int rows, int columns)
     : rows_(rows), columns_(columns), stride_(columns % 1024 == 0 ? columns + 16 : (columns + 15) / 16 * 16),
       region_((size_t)rows * stride_ * sizeof(float) + 64) {}

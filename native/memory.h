@@ -3,6 +3,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <vector>
+
 namespace kvr {
 
 // An anonymous mapping, zero until written, 64-byte aligned; 2 MiB aligned with huge pages advised where `huge`.
@@ -22,6 +24,21 @@ class Region {
   void *mapping_ = nullptr;
   size_t mapped_ = 0, size_ = 0;
   uint8_t *data_ = nullptr;
+};
+
+// Hands out pieces of large mappings, so that matrices smaller than a huge page share them.
+class Arena {
+ public:
+  Arena() = default;
+  Arena(const Arena &) = delete;
+  Arena &operator=(const Arena &) = delete;
+
+  // Zeroed, 64-byte aligned; it lives as long as the arena.
+  uint8_t *take(size_t bytes);
+
+ private:
+  std::vector<Region> regions_;
+  size_t used_ = 0;  // of the last region
 };
 
 // Rows of fp32. The stride avoids multiples of 4 KiB, at which all rows would meet in one set of the first-level cache.

@@ -81,6 +81,8 @@ NB_MODULE(_native, m) {
         return nb::ndarray<nb::numpy, float, nb::ndim<2>>(t.row(0), 2, shape, nb::handle(), strides);
       }, nb::rv_policy::reference_internal, "A float32[rows, columns] view; it lives as long as the tensor.");
 
+  nb::class_<kvr::Arena>(m, "Arena").def(nb::init<>());
+
   nb::class_<kvr::Matrix>(m, "Matrix")
       .def_prop_ro("rows", &kvr::Matrix::rows)
       .def_prop_ro("columns", [](const kvr::Matrix &w) { return w.weights().inputs; })
@@ -130,12 +132,12 @@ NB_MODULE(_native, m) {
       .def(nb::init<const std::string &, int>(), "isa"_a, "threads"_a)
       .def_prop_ro("isa", [](const kvr::Kernels &k) { return k.path().name; })
       .def_prop_ro("threads", [](kvr::Kernels &k) { return k.threads().size(); })
-      .def("pack", [](kvr::Kernels &k, const nb::list &tensors) {
+      .def("pack", [](kvr::Kernels &k, const nb::list &tensors, std::shared_ptr<kvr::Arena> arena) {
         std::vector<kvr::SourceMatrix> sources;
         for (nb::handle t : tensors) sources.push_back(source_matrix(nb::cast<nb::tuple>(t)));
         nb::gil_scoped_release unlocked;
-        return std::make_shared<kvr::Matrix>(sources, k.threads());
-      }, "tensors"_a, "Stacks (bytes, GGUF type, rows, columns) tensors into one packed matrix.")
+        return std::make_shared<kvr::Matrix>(sources, k.threads(), std::move(arena));
+      }, "tensors"_a, "arena"_a, "Stacks (bytes, GGUF type, rows, columns) tensors into one packed matrix.")
       .def("embed", &kvr::Kernels::embed, "table"_a, "batch"_a, "scale"_a, "x"_a, Unlocked())
       .def("linear", [](kvr::Kernels &k, kvr::Workspace &space, const kvr::Projection &projection, const kvr::Tensor &x, int rows,
                         const Input &input, kvr::Tensor &y, bool accumulate) {

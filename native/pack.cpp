@@ -22,8 +22,6 @@ const Format &format_of(int type) {
   throw std::invalid_argument("tensor type " + std::to_string(type) + " has no kernel");
 }
 
-size_t quant_bytes(Kind kind) { return kind == Kind::Q8 ? 512 : 256; }
-
 // Where column n keeps the 32 integers of group g.
 void put_nibbles(const uint8_t *packed, uint8_t *to, int n) {
   uint8_t q[32];
@@ -42,17 +40,17 @@ void put_bytes(const uint8_t *q, uint8_t *to, int n) {
 
 // One row of the file becomes column n of a packed block.
 void pack_quantised(Kind kind, const uint8_t *row, int groups, uint8_t *block, int n) {
-  const size_t quants = quant_bytes(kind);
-  uint8_t *scales = block + groups * quants, *minima = scales + (size_t)groups * COLUMNS * 2;
   for (int g = 0; g < groups; g++) {
-    std::memcpy(scales + (size_t)(g * COLUMNS + n) * 2, row, 2);
+    uint8_t *pair = block + (size_t)(g / 2) * pair_bytes(kind), *quants = pair + g % 2 * quant_bytes(kind);
+    uint8_t *scales = pair + 2 * quant_bytes(kind) + (g % 2 * COLUMNS + n) * 2;
+    std::memcpy(scales, row, 2);
     row += 2;
     if (kind == Kind::Q4_MIN) {
-      std::memcpy(minima + (size_t)(g * COLUMNS + n) * 2, row, 2);
+      std::memcpy(scales + 2 * COLUMNS * 2, row, 2);
       row += 2;
     }
-    if (kind == Kind::Q8) put_bytes(row, block + g * quants, n);
-    else put_nibbles(row, block + g * quants, n);
+    if (kind == Kind::Q8) put_bytes(row, quants, n);
+    else put_nibbles(row, quants, n);
     row += kind == Kind::Q8 ? 32 : 16;
   }
 }
@@ -65,8 +63,7 @@ size_t packed_block_bytes(Kind kind, int inputs) {
   const size_t groups = inputs / GROUP;
   if (kind == Kind::F32) return (size_t)inputs * COLUMNS * 4;
   if (kind == Kind::F16 || kind == Kind::BF16) return (size_t)inputs * COLUMNS * 2;
-  const size_t bytes = groups * (quant_bytes(kind) + COLUMNS * 2 * (kind == Kind::Q4_MIN ? 2 : 1));
-  return (bytes + 63) / 64 * 64;
+  return (groups + 1) / 2 * pair_bytes(kind);
 }
 
 }  // namespace
@@ -76,7 +73,8 @@ const char *kind_name(Kind kind) {
   return names[(int)kind];
 }
 
-Matrix::Matrix(const std::vector<SourceMatrix> &sources, ThreadPool &threads) : rows_(0) {
+Matrix::Matrix(const std::vector<SourceMatrix> &sources, ThreadPool &threads, std::shared_ptr<Arena> arena)
+    : rows_(0), arena_(std::move(arena)) {
   if (sources.empty()) throw std::invalid_argument("a matrix needs at least one tensor");
   const Format &format = format_of(sources[0].type);
   const int inputs = sources[0].columns;
@@ -93,12 +91,12 @@ Matrix::Matrix(const std::vector<SourceMatrix> &sources, ThreadPool &threads) : 
   rows_ = (int)rows.size();
   const int blocks = (rows_ + COLUMNS - 1) / COLUMNS;
   const size_t block_bytes = packed_block_bytes(format.kind, inputs);
-  region_ = Region((size_t)blocks * block_bytes, true);
-  weights_ = {region_.data(), block_bytes, blocks * COLUMNS, inputs, format.kind};
+  uint8_t *data = arena_->take((size_t)blocks * block_bytes);
+  weights_ = {data, block_bytes, blocks * COLUMNS, inputs, format.kind};
   const int team = threads.size();
   threads.run([&](int thread) {
     for (int b = (int)((int64_t)blocks * thread / team); b < (int)((int64_t)blocks * (thread + 1) / team); b++) {
-      uint8_t *block = region_.data() + (size_t)b * block_bytes;
+      uint8_t *block = data + (size_t)b * block_bytes;
       for (int n = 0; n < COLUMNS && b * COLUMNS + n < rows_; n++) {
         const uint8_t *row = rows[(size_t)b * COLUMNS + n];
         if (format.block_values == 32) pack_quantised(format.kind, row, inputs / GROUP, block, n);

@@ -20,15 +20,15 @@ class Matrix {
  public:
   // Stacks the sources' rows, which must have one type and width; the last source's rows may be no multiple of 16.
   // Throws std::invalid_argument for what the kernels do not serve.
-  Matrix(const std::vector<SourceMatrix> &sources, ThreadPool &threads);
+  Matrix(const std::vector<SourceMatrix> &sources, ThreadPool &threads, std::shared_ptr<Arena> arena);
 
   const Weights &weights() const { return weights_; }
   int rows() const { return rows_; }   // outputs, without padding
-  size_t bytes() const { return region_.size(); }
+  size_t bytes() const { return (size_t)weights_.columns / COLUMNS * weights_.block_bytes; }
 
  private:
   int rows_;
-  Region region_;
+  std::shared_ptr<Arena> arena_;  // where the weights lie
   Weights weights_;
 };
 

@@ -11,7 +11,7 @@ template <int R> INL void step_rows(const StepTiles &tiles, const AttendSpace &s
   F s[R][4], pair[R][2];
   UNROLL for (int tile = 0; tile < 2; tile++) {
     const bool here = tile < tiles.count;
-    if (here) score_tile<R>(tiles.keys[tile], hd, space.q + (size_t)row * hd, hd, tiles.keys[tile + 1], pair);
+    if (here) score_tile<R>(tiles.keys[tile], hd, space.q + (size_t)row * hd, hd, tiles.next_keys[tile], pair);
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int h = 0; h < 2; h++) s[r][2 * tile + h] = here ? pair[r][h] : set1(MASKED);
   }
   UNROLL for (int r = 0; r < R; r++) {
@@ -27,14 +27,14 @@ template <int R> INL void step_rows(const StepTiles &tiles, const AttendSpace &s
     UNROLL for (int i = 0; i < 4; i++) store(space.weights + r * kvr::STEP_TOKENS + 16 * i, round_bf16(s[r][i]));
   }
   for (int tile = 0; tile < tiles.count; tile++)
-    value_tile<R>(tiles.values[tile], hd, space.weights + tile * kvr::TILE_TOKENS, kvr::STEP_TOKENS, tiles.values[tile + 1],
+    value_tile<R>(tiles.values[tile], hd, space.weights + tile * kvr::TILE_TOKENS, kvr::STEP_TOKENS, tiles.next_values[tile],
                   space.values + (size_t)row * hd, hd);
 }
 
 static void step_block(const StepTiles &tiles, const AttendSpace &space, int hd, int row, int rows) {
   switch (rows) {
 #define CASE(R) case R: step_rows<(R <= ATTEND_ROWS ? R : 1)>(tiles, space, hd, row); break;
-    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
+    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
 #undef CASE
   }
 }
@@ -99,7 +99,7 @@ static void attend(const kvr::AttendArgs &args, const kvr::AttendItem &item, int
 static void merge(const kvr::AttendArgs &args, int row, int parts) {
   const int hd = args.kv.head_dim, heads = args.kv.kv_heads * args.kv.group_size;
   for (int h = 0; h < heads; h++) {
-    Merged total;
+    Merged total = {LOWEST, 0.f};
     float values[256];
     for (int p = 0; p < parts; p++) {
       const float *from = args.partials + ((size_t)(args.partial_base[row] + p) * heads + h) * (hd + 2);

@@ -41,23 +41,23 @@ INL const uint8_t *written_values(const uint8_t *tile, int written, int head_dim
   return copy;
 }
 
-// The one or two tiles of a step of 64 tokens, and what to fetch ahead.
+// The one or two tiles of a step of 64 tokens, and those of the next step: fetched a whole step ahead.
 struct StepTiles {
   int t0, count;
-  const uint8_t *keys[3], *values[3];  // [count] is the next step's first
+  const uint8_t *keys[2], *values[2], *next_keys[2], *next_values[2];
 };
 
 INL StepTiles step_tiles(const ItemPages &pages, int t0, int end, uint8_t *copy) {
   StepTiles tiles;
   tiles.t0 = t0;
   tiles.count = t0 + kvr::TILE_TOKENS < end ? 2 : 1;
-  const int after = t0 + kvr::STEP_TOKENS < end ? t0 + kvr::STEP_TOKENS : t0;
-  for (int i = 0; i <= tiles.count; i++) {
-    const int token = i < tiles.count ? t0 + i * kvr::TILE_TOKENS : after;
+  for (int i = 0; i < tiles.count; i++) {
+    const int token = t0 + i * kvr::TILE_TOKENS, later = token + kvr::STEP_TOKENS;
     tiles.keys[i] = token_tile(pages, token, false);
     tiles.values[i] = token_tile(pages, token, true);
-    if (i < tiles.count)
-      tiles.values[i] = written_values(tiles.values[i], pages.kv_len - token, pages.args.kv.head_dim, copy);
+    tiles.next_keys[i] = later < pages.kv_len ? token_tile(pages, later, false) : tiles.keys[i];
+    tiles.next_values[i] = later < pages.kv_len ? token_tile(pages, later, true) : tiles.values[i];
+    tiles.values[i] = written_values(tiles.values[i], pages.kv_len - token, pages.args.kv.head_dim, copy);
   }
   return tiles;
 }

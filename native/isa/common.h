@@ -15,5 +15,3 @@
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
-// Makes the compiler believe that x changes here, so that a measuring loop stays a loop.
-#define KEEP(x) __asm__ volatile("" : "+m"(x))

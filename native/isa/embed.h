@@ -5,21 +5,21 @@ namespace KVR_ISA {
 
 // Row `id` of 4- or 8-bit weights; `offset` is what the stored integers are too large by.
 template <bool FOUR> INL void embed_quantised(const kvr::Weights &w, int id, float scale, int offset, bool minimum, float *x) {
+  constexpr Kind K = FOUR ? Kind::Q4_MIN : Kind::Q8;
   const int groups = w.inputs / kvr::GROUP, column = id % kvr::COLUMNS;
-  const size_t quant_bytes = FOUR ? 256 : 512;
   const uint8_t *block = w.data + (size_t)(id / kvr::COLUMNS) * w.block_bytes;
-  const uint16_t *scales = (const uint16_t *)(block + (size_t)groups * quant_bytes), *minima = scales + (size_t)groups * kvr::COLUMNS;
   for (int g = 0; g < groups; g++) {
+    const GroupAt group = FOUR && !minimum ? group_at<Kind::Q4>(block, g) : group_at<K>(block, g);
     uint8_t q[32];
     for (int j = 0; j < 8; j++)
       for (int b = 0; b < 4; b++) {
-        const uint8_t *at = block + (size_t)g * quant_bytes + column * 4 + b;
+        const uint8_t *at = group.quants + column * 4 + b;
         q[4 * j + b] = FOUR ? (j % 2 ? at[64 * (j / 2)] >> 4 : at[64 * (j / 2)] & 15) : at[64 * j];
       }
     float lanes[16];
-    store(lanes, load_f16(scales + g * kvr::COLUMNS));
+    store(lanes, load_f16(group.scales));
     const F d = set1(lanes[column]);
-    store(lanes, minimum ? load_f16(minima + g * kvr::COLUMNS) : zero());
+    store(lanes, minimum ? load_f16(group.minima) : zero());
     const F m = set1(lanes[column]);
     for (int i = 0; i < 32; i += 16) {
       const F value = to_float(isub(load_u8(q + i), iset1(offset)));

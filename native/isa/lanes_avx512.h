@@ -14,7 +14,7 @@ typedef __m512i B;        // 64 bytes: 16 columns x 4 inputs
 typedef __mmask16 Mask;   // one bit a lane
 
 constexpr int ROWS = 16;       // rows of activations that one pass over a group of weights serves
-constexpr int ATTEND_ROWS = 6; // query rows that fit the registers beside a tile of keys
+constexpr int ATTEND_ROWS = 8; // query rows that fit the registers beside a tile of keys
 
 INL F zero() { return _mm512_setzero_ps(); }
 INL F set1(float x) { return _mm512_set1_ps(x); }
@@ -104,6 +104,10 @@ INL float sum16(F v) {
   b = _mm_add_ps(b, _mm_movehl_ps(b, b));
   return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
+// Makes the compiler believe that x changes here, so that a measuring loop stays a loop.
+INL void keep(F &x) { __asm__ volatile("" : "+v"(x)); }
+INL void keep(I &x) { __asm__ volatile("" : "+v"(x)); }
 INL void prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+INL void prefetch_l2(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
 
 }  // namespace KVR_ISA

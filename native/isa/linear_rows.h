@@ -12,10 +12,22 @@ using kvr::Kind;
 
 constexpr size_t PREFETCH_BYTES = 2560;  // how far ahead of their use weights are fetched
 
-template <Kind K> struct Packing;
-template <> struct Packing<Kind::Q4_MIN> { static constexpr int quant_bytes = 256; };
-template <> struct Packing<Kind::Q4> { static constexpr int quant_bytes = 256; };
-template <> struct Packing<Kind::Q8> { static constexpr int quant_bytes = 512; };
+// One group of one block of columns.
+struct GroupAt {
+  const uint8_t *quants;
+  const uint16_t *scales, *minima;
+};
+
+template <Kind K> INL GroupAt group_at(const uint8_t *block, int g) {
+  constexpr size_t quants = kvr::quant_bytes(K);
+  const uint8_t *pair = block + (size_t)(g / 2) * kvr::pair_bytes(K);
+  const uint16_t *scales = (const uint16_t *)(pair + 2 * quants) + g % 2 * kvr::COLUMNS;
+  return {pair + g % 2 * quants, scales, scales + 2 * kvr::COLUMNS};
+}
+
+template <Kind K> INL void prefetch_pair(const uint8_t *pair) {
+  for (int line = 0; line < (int)kvr::pair_bytes(K) / 64; line++) prefetch(pair + 64 * line);
+}
 
 INL void load_group(const uint8_t *w, bool four_bits, B *v) {
   if (four_bits) UNROLL for (int j = 0; j < 4; j++) {
@@ -31,39 +43,30 @@ INL void put(const kvr::Output &out, int row, int block, F value) {
   store(y, out.accumulate ? add(load(y), value) : value);
 }
 
-// R rows of one tile (from row r0 of it) times one block of columns. `ahead`: prefetch distance, 0 where weights are in cache.
+// R rows of one tile times one block of columns. `ahead`: prefetch distance, 0 where the weights are in cache.
 template <Kind K, int R> INL void quantised_rows(const kvr::Weights &weights, const kvr::Activations &a, const kvr::Output &out,
                                                  int row, int rows, int block, size_t ahead) {
-  constexpr bool four = K != Kind::Q8;
-  constexpr int quant_bytes = Packing<K>::quant_bytes;
-  const int groups = weights.inputs / kvr::GROUP, r0 = row % kvr::TILE_ROWS;
+  const int groups = weights.inputs / kvr::GROUP;
   const uint8_t *w = weights.data + (size_t)block * weights.block_bytes;
-  const uint16_t *scales = (const uint16_t *)(w + (size_t)groups * quant_bytes), *minima = scales + (size_t)groups * kvr::COLUMNS;
-  const size_t first = (size_t)(row / kvr::TILE_ROWS) * groups * kvr::TILE_ROWS + r0;
-  const int8_t *x = a.quants + first * kvr::GROUP;
-  const float *sx = a.scale + first, *xs = a.scaled_sum + first;
-  const int32_t *sum = a.sum + first;
+  size_t at = (size_t)(row / kvr::TILE_ROWS) * groups * kvr::TILE_ROWS + row % kvr::TILE_ROWS;  // of group 0, row 0
   F acc[R];
   UNROLL for (int r = 0; r < R; r++) acc[r] = zero();
-  for (int g = 0; g < groups; g++) {
-    if (ahead) UNROLL for (int j = 0; j < quant_bytes / 64; j++) prefetch(w + ahead + 64 * j);
-    B v[8];
-    load_group(w, four, v);
-    const F scale = load_f16(scales), minimum = K == Kind::Q4_MIN ? load_f16(minima) : zero();
-    UNROLL for (int r = 0; r < R; r++) {
-      const int32_t *x4 = (const int32_t *)(x + r * kvr::GROUP);
-      I s = K == Kind::Q4_MIN ? izero() : K == Kind::Q4 ? iset1(-8 * sum[r]) : dot8_start(sum[r]);
-      UNROLL for (int j = 0; j < 8; j++) s = four ? dot4(s, v[j], x4[j]) : dot8(s, v[j], x4[j]);
-      acc[r] = fma(mul(to_float(s), set1(sx[r])), scale, acc[r]);
-      if (K == Kind::Q4_MIN) acc[r] = fma(set1(xs[r]), minimum, acc[r]);
+  for (int pair = 0; pair < groups; pair += 2, w += kvr::pair_bytes(K)) {
+    if (ahead) prefetch_pair<K>(w + ahead);
+    UNROLL for (int g = 0; g < 2; g++, at += kvr::TILE_ROWS) {
+      if (g && pair + 1 == groups) break;
+      const GroupAt group = group_at<K>(w, g);
+      B v[8];
+      load_group(group.quants, K != Kind::Q8, v);
+      const F scale = load_f16(group.scales), minimum = K == Kind::Q4_MIN ? load_f16(group.minima) : zero();
+      UNROLL for (int r = 0; r < R; r++) {
+        const int32_t *x4 = (const int32_t *)(a.quants + (at + r) * kvr::GROUP);
+        I s = K == Kind::Q4_MIN ? izero() : K == Kind::Q4 ? iset1(-8 * a.sum[at + r]) : dot8_start(a.sum[at + r]);
+        UNROLL for (int j = 0; j < 8; j++) s = K != Kind::Q8 ? dot4(s, v[j], x4[j]) : dot8(s, v[j], x4[j]);
+        acc[r] = fma(mul(to_float(s), set1(a.scale[at + r])), scale, acc[r]);
+        if (K == Kind::Q4_MIN) acc[r] = fma(set1(a.scaled_sum[at + r]), minimum, acc[r]);
+      }
     }
-    w += quant_bytes;
-    scales += kvr::COLUMNS;
-    minima += kvr::COLUMNS;
-    x += kvr::TILE_ROWS * kvr::GROUP;
-    sx += kvr::TILE_ROWS;
-    xs += kvr::TILE_ROWS;
-    sum += kvr::TILE_ROWS;
   }
   UNROLL for (int r = 0; r < R; r++) if (r < rows) put(out, row + r, block, acc[r]);
 }

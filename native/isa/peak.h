@@ -23,10 +23,10 @@ static double multiply_int8(int64_t iterations) {
   for (int i = 0; i < 64; i++) bytes[i] = (uint8_t)(i % 15);
   const B w = load_bytes(bytes);
   I a[12];
-  UNROLL for (int i = 0; i < 12; i++) a[i] = izero();
+  UNROLL for (int i = 0; i < 12; i++) a[i] = iset1(i);
   for (int64_t k = 0; k < iterations; k++) {
     UNROLL for (int i = 0; i < 12; i++) a[i] = dot4(a[i], w, 0x01010101);
-    KEEP(a[0]);
+    keep(a[0]);
   }
   UNROLL for (int i = 1; i < 12; i++) a[0] = iadd(a[0], a[i]);
   int32_t lanes[16];
@@ -41,7 +41,7 @@ static double multiply_float(int64_t iterations) {
   const F x = set1(0.999f), y = set1(0.001f);
   for (int64_t k = 0; k < iterations; k++) {
     UNROLL for (int i = 0; i < 12; i++) a[i] = fma(a[i], x, y);
-    KEEP(a[0]);
+    keep(a[0]);
   }
   UNROLL for (int i = 1; i < 12; i++) a[0] = add(a[0], a[i]);
   sink = sum16(a[0]);

@@ -31,22 +31,22 @@ struct UnpackedBlock {  // one block of columns, for as long as rows pass it
 template <Kind K> INL UnpackedBlock unpack_block(const kvr::Weights &weights, int block, void *scratch) {
   const int groups = weights.inputs / kvr::GROUP;
   const uint8_t *w = weights.data + (size_t)block * weights.block_bytes;
-  const uint16_t *scales = (const uint16_t *)(w + (size_t)groups * Packing<K>::quant_bytes);
   UnpackedBlock u;
   u.scales = (float *)scratch;
   u.minima = u.scales + (size_t)groups * 16;
   u.quants = (int8_t *)(u.minima + (size_t)groups * 16);
   for (int g = 0; g < groups; g++) {
-    UNROLL for (int j = 0; j < Packing<K>::quant_bytes / 64; j++) prefetch(w + PREFETCH_BYTES + (size_t)g * Packing<K>::quant_bytes + 64 * j);
+    const GroupAt group = group_at<K>(w, g);
+    if (g % 2 == 0) prefetch_pair<K>(group.quants + PREFETCH_BYTES);
     B v[8];
-    load_group(w + (size_t)g * Packing<K>::quant_bytes, K != Kind::Q8, v);
+    load_group(group.quants, K != Kind::Q8, v);
     UNROLL for (int j = 0; j < 8; j++) {
       if (K == Kind::Q4) v[j] = _mm512_sub_epi8(v[j], _mm512_set1_epi8(8));
       if (K == Kind::Q8) v[j] = _mm512_xor_si512(v[j], _mm512_set1_epi8((char)128));
       istore(u.quants + (size_t)g * 512 + 64 * j, v[j]);
     }
-    store(u.scales + g * 16, load_f16(scales + g * kvr::COLUMNS));
-    if (K == Kind::Q4_MIN) store(u.minima + g * 16, load_f16(scales + (size_t)(groups + g) * kvr::COLUMNS));
+    store(u.scales + g * 16, load_f16(group.scales));
+    if (K == Kind::Q4_MIN) store(u.minima + g * 16, load_f16(group.minima));
   }
   return u;
 }

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from kvreuse.ops.native import Kernels, Matrix, Projection
+from kvreuse.ops.native import Arena, Kernels, Matrix, Projection
 
 from .container import GGUFFile
 from .ggml import GGMLType
@@ -54,11 +54,13 @@ class ModelWeights:
 def load_weights(file: GGUFFile, spec: ModelSpec, kernels: Kernels) -> ModelWeights:
     """Repack all weights that ``read_spec`` has checked. Exact: no value changes."""
 
+    arena = Arena()
+
     def norm(name: str) -> Norm:
         return _floats(file, name)
 
     def projection(*names: str) -> Projection:
-        return Projection([kernels.pack(run) for run in _runs_of_one_type(file, names)])
+        return Projection([kernels.pack(run, arena) for run in _runs_of_one_type(file, names)])
 
     def layer(i: int) -> LayerWeights:
         b = f"blk.{i}."
@@ -71,7 +73,7 @@ def load_weights(file: GGUFFile, spec: ModelSpec, kernels: Kernels) -> ModelWeig
             down=projection(b + "ffn_down.weight"),
         )
 
-    embedding = kernels.pack([_source(file, "token_embd.weight")])
+    embedding = kernels.pack([_source(file, "token_embd.weight")], arena)
     return ModelWeights(
         embedding=embedding,
         layers=tuple(layer(i) for i in range(spec.num_layers)),

@@ -8,6 +8,7 @@ import os
 from kvreuse.errors import ConfigError
 
 from ._native import (
+    Arena,
     Batch,
     Input,
     Kernels,
@@ -22,6 +23,7 @@ from ._native import (
 )
 
 __all__ = [
+    "Arena",
     "Batch",
     "Input",
     "KVView",
