@@ -9,10 +9,6 @@
 
 namespace KVR_ISA {
 
-// The two bf16 values of each lane, as fp32.
-INL F even_bf16(I pair) { return as_float(shl<16>(pair)); }
-INL F odd_bf16(I pair) { return as_float(iand(pair, iset1((int32_t)0xffff0000))); }
-
 // s[r][h] = scores of row r with the tokens of half h. q: R rows of head_dim, `stride` floats apart.
 // Few rows take both halves at once, to have chains enough; many rows one after the other, to have registers enough.
 template <int R> INL void score_tile(const uint8_t *tile, int head_dim, const float *q, size_t stride, const uint8_t *next,

@@ -46,4 +46,8 @@ INL I bf16_bits(F x) {
 // fp32 rounded to bf16, as fp32.
 INL F round_bf16(F x) { return as_float(shl<16>(bf16_bits(x))); }
 
+// The two bf16 values of each lane, as fp32.
+INL F even_bf16(I pair) { return as_float(shl<16>(pair)); }
+INL F odd_bf16(I pair) { return as_float(iand(pair, iset1((int32_t)0xffff0000))); }
+
 }  // namespace KVR_ISA

@@ -1,4 +1,4 @@
-// The tile instructions in plain C++, after Intel's description of them (Architecture Instruction Set Extensions, chapter 3):
+// The tile instructions on lanes, after Intel's description of them (Architecture Instruction Set Extensions, chapter 3):
 // so that the logic of the tile path is tested on machines that lack them.
 #pragma once
 #include <string.h>
@@ -33,37 +33,34 @@ static void tile_load(int t, const void *p, size_t stride) {
 static void tile_store(int t, void *p, size_t stride) {
   for (int r = 0; r < tiles.config.rows[t]; r++) memcpy((uint8_t *)p + r * stride, tiles.data[t][r], tiles.config.row_bytes[t]);
 }
+// The product of signed bytes from one of unsigned ones: 128 is added to b, and 128 times the sum of a taken off.
 static void tile_dot_int8(int c, int a, int b) {
-  for (int m = 0; m < tiles.config.rows[c]; m++)
-    for (int n = 0; n < tiles.config.row_bytes[c] / 4; n++) {
-      int32_t sum;
-      memcpy(&sum, tiles.data[c][m] + 4 * n, 4);
-      for (int k = 0; k < tiles.config.row_bytes[a]; k++)
-        sum += (int32_t)(int8_t)tiles.data[a][m][k] * (int8_t)tiles.data[b][k / 4][4 * n + k % 4];
-      memcpy(tiles.data[c][m] + 4 * n, &sum, 4);
+  for (int m = 0; m < tiles.config.rows[c]; m++) {
+    I sums = iload(tiles.data[c][m]);
+    int32_t total = 0;
+    for (int k = 0; k < tiles.config.row_bytes[a]; k++) total += (int8_t)tiles.data[a][m][k];
+    for (int k = 0; k < tiles.config.row_bytes[a] / 4; k++) {
+      int32_t four;
+      memcpy(&four, tiles.data[a][m] + 4 * k, 4);
+      sums = dot8(sums, _mm512_xor_si512(load_bytes(tiles.data[b][k]), _mm512_set1_epi8((char)128)), four);
     }
-}
-static float tile_bf16(const uint8_t *p) {
-  uint16_t bits;
-  memcpy(&bits, p, 2);
-  const uint32_t wide = (uint32_t)bits << 16;
-  float f;
-  memcpy(&f, &wide, 4);
-  return f;
+    istore(tiles.data[c][m], isub(sums, iset1(128 * total)));
+  }
 }
 // Two chains of FMAs, even and odd inputs, added to each other and then to the tile; denormals are zero (MXCSR has it so).
 static void tile_dot_bf16(int c, int a, int b) {
-  for (int m = 0; m < tiles.config.rows[c]; m++)
-    for (int n = 0; n < tiles.config.row_bytes[c] / 4; n++) {
-      float even = 0, odd = 0, sum;
-      for (int k = 0; k < tiles.config.row_bytes[a] / 4; k++) {
-        even = __builtin_fmaf(tile_bf16(tiles.data[a][m] + 4 * k), tile_bf16(tiles.data[b][k] + 4 * n), even);
-        odd = __builtin_fmaf(tile_bf16(tiles.data[a][m] + 4 * k + 2), tile_bf16(tiles.data[b][k] + 4 * n + 2), odd);
-      }
-      memcpy(&sum, tiles.data[c][m] + 4 * n, 4);
-      sum = sum + (even + odd);
-      memcpy(tiles.data[c][m] + 4 * n, &sum, 4);
+  for (int m = 0; m < tiles.config.rows[c]; m++) {
+    F even = zero(), odd = zero();
+    for (int k = 0; k < tiles.config.row_bytes[a] / 4; k++) {
+      int32_t pair;
+      memcpy(&pair, tiles.data[a][m] + 4 * k, 4);
+      const I x = iset1(pair), y = iload(tiles.data[b][k]);
+      even = fma(even_bf16(x), even_bf16(y), even);
+      odd = fma(odd_bf16(x), odd_bf16(y), odd);
     }
+    float *to = (float *)tiles.data[c][m];
+    store(to, add(load(to), add(even, odd)));
+  }
 }
 
 #define TILE_ZERO(t) tile_zero(t)

@@ -2,6 +2,8 @@
 // The bits are those of the vector path: int8 sums are exact, and the vector path takes the bf16 tile's order.
 #pragma once
 
+#include KVR_TILE_OPS
+
 namespace KVR_ISA {
 
 // Linear: 0-3 sums 16 x 16 int32, 4-5 activations 16 rows x 32, 6-7 weights 8 x (16 columns x 4 inputs).

@@ -1,0 +1,129 @@
+"""The twin of the whole forward pass: against the oracle, and the law that it must keep."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from kvreuse.model.spec import ModelSpec, RopeSpec
+from kvreuse.ops import reference as ref
+
+from ..model.gguf_files import write_tiny_llama
+from ..oracle import Oracle, compare
+
+Ints = npt.NDArray[np.int32]
+Float32 = npt.NDArray[np.float32]
+
+SPEC = ModelSpec(
+    architecture="llama",
+    num_layers=2,
+    hidden_size=64,
+    intermediate_size=96,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=32,
+    vocab_size=320,
+    context_length=512,
+    rms_norm_eps=1e-5,
+    rope=RopeSpec(pairs="interleaved", base=10000.0, dims=32),
+    tied_embeddings=True,
+)
+GEOMETRY = ref.PageGeometry(2, num_kv_heads=2, head_dim=32)
+IDS = np.random.default_rng(7).integers(0, 320, 75).astype(np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """The arrays of one step."""
+
+    ids: Ints
+    positions: Ints
+    row_seq: Ints
+    tables: Ints
+    kv_len: Ints
+    sample_rows: Ints
+    copies: tuple[tuple[int, int, int], ...] = ()
+
+
+class Model:
+    """A tiny file's weights and some pages."""
+
+    def __init__(self, path: Path) -> None:
+        self.weights = {
+            tensor.name: ref.matrix(
+                int(tensor.tensor_type),
+                np.ascontiguousarray(tensor.data).reshape(-1).view(np.uint8),
+                int(np.prod(tensor.shape[1:], dtype=np.int64)),
+                int(tensor.shape[0]),
+            )
+            for tensor in gguf.GGUFReader(path).tensors
+        }
+        self.pages = np.full((8, GEOMETRY.page_bytes), 0xFF, dtype=np.uint8)
+
+    def run(self, start: int, stop: int, table: Ints) -> Float32:
+        """Logits of tokens ``start`` to ``stop`` of one sequence; those before are in pages."""
+        positions = np.arange(start, stop, dtype=np.int32)
+        rows = np.arange(len(positions), dtype=np.int32)
+        kv_len = np.array([stop], dtype=np.int32)
+        step = Step(IDS[start:stop], positions, rows * 0, table[None], kv_len, rows)
+        return ref.forward(SPEC, self.weights, step, self.pages, GEOMETRY)
+
+
+TABLE = np.array([6, 1, 4], dtype=np.int32)
+
+
+@pytest.mark.parametrize(
+    ("matrix_type", "mean_kl", "top1"), [("F32", 2e-5, 0.97), ("Q4_1", 2e-3, 0.85)]
+)
+def test_agrees_with_the_oracle(
+    tmp_path: Path, matrix_type: str, mean_kl: float, top1: float
+) -> None:
+    """With dense weights only keys and values are rounded; with integers, activations too."""
+    embed_type = "F32" if matrix_type == "F32" else "Q8_0"
+    path = write_tiny_llama(tmp_path / "m.gguf", matrix_type=matrix_type, embed_type=embed_type)
+    found = compare(Oracle(path).logits(IDS.tolist()), Model(path).run(0, 75, TABLE), IDS.tolist())
+    assert found.mean_kl < mean_kl
+    assert found.top1 >= top1
+    assert abs(found.perplexity_ratio - 1) < 0.02
+
+
+def test_neither_chunks_nor_pages_change_a_bit(tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "m.gguf")
+    whole = Model(path).run(0, 75, TABLE)
+    model, other = Model(path), np.array([0, 7, 2], dtype=np.int32)
+    cuts = (0, 1, 8, 24, 57, 75)
+    chunks = [model.run(a, b, other) for a, b in itertools.pairwise(cuts)]
+    np.testing.assert_array_equal(np.concatenate(chunks), whole)
+
+
+def test_a_copied_page_serves_as_well(tmp_path: Path) -> None:
+    model = Model(write_tiny_llama(tmp_path / "m.gguf"))
+    whole = model.run(0, 75, TABLE)
+    # the last page's first 5 rows are shared, the rest is computed again in a page of its own
+    at = np.arange(69, 75, dtype=np.int32)
+    step = Step(
+        IDS[69:],
+        at,
+        at * 0,
+        np.array([[6, 1, 3]], dtype=np.int32),
+        np.array([75], dtype=np.int32),
+        np.array([0, 5], dtype=np.int32),
+        copies=((4, 3, 5),),
+    )
+    logits = ref.forward(SPEC, model.weights, step, model.pages, GEOMETRY)
+    np.testing.assert_array_equal(logits, whole[[69, 74]])
+
+
+def test_other_decoders_are_refused(tmp_path: Path) -> None:
+    model = Model(write_tiny_llama(tmp_path / "m.gguf"))
+    spec = dataclasses.replace(SPEC, qk_norm=True)
+    rows = np.zeros(1, dtype=np.int32)
+    step = Step(IDS[:1], rows, rows, TABLE[None], rows + 1, rows)
+    with pytest.raises(ValueError, match="QK-norm"):
+        ref.forward(spec, model.weights, step, model.pages, GEOMETRY)

@@ -1,0 +1,85 @@
+"""The engine against the oracle over one text: the only place where the two meet."""
+
+from __future__ import annotations
+
+import pydoc_data.topics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from kvreuse.config import EngineConfig
+from kvreuse.kv.layout import KVLayout
+from kvreuse.kv.pool import PagePool
+from kvreuse.model.gguf import GGUFFile, read_spec
+from kvreuse.model.tokenizer import Tokenizer
+from kvreuse.request import BatchInput, Float32Array
+from kvreuse.runner import load_runner
+
+from .oracle import Comparison, Fidelity, Oracle
+
+TOKENS = 1024
+ROWS_AT_ONCE = 128
+CHARACTERS_A_TOKEN = 16  # more than any English text has
+
+
+def standard_text() -> str:
+    """English that every Python brings along: the topics of its interactive help."""
+    topics: dict[str, str] = pydoc_data.topics.topics
+    return "\n\n".join(topics[name] for name in sorted(topics))
+
+
+class EngineModel:
+    """One model on the engine's kernels, for logits at every position of a text."""
+
+    def __init__(self, path: Path, *, max_tokens: int = TOKENS, isa: str | None = None) -> None:
+        """Load the model; texts may have up to ``max_tokens`` tokens."""
+        config = EngineConfig(
+            model=str(path),
+            max_model_len=max_tokens,
+            max_num_batched_tokens=ROWS_AT_ONCE,
+            max_num_seqs=ROWS_AT_ONCE,
+            isa=isa,
+        )
+        with GGUFFile(path) as file:
+            spec = read_spec(file)
+            layout = KVLayout.of(spec, config.page_size)
+            self.tokenizer = Tokenizer.from_gguf(file)
+            self._pool = PagePool(layout, layout.pages_for(max_tokens))
+            self._runner = load_runner(file, spec, layout, self._pool, config)
+        self._table = np.arange(self._pool.num_pages, dtype=np.int32)[None]
+        self.max_tokens = max_tokens
+
+    def encode(self, text: str) -> list[int]:
+        """The first ``max_tokens`` tokens of ``text``."""
+        return self.tokenizer.encode(text[: CHARACTERS_A_TOKEN * self.max_tokens])[
+            : self.max_tokens
+        ]
+
+    def logits(self, token_ids: Sequence[int]) -> Iterator[Float32Array]:
+        """Logits ``[t, vocab]`` of all positions in order, a chunk at a time, each for a moment."""
+        for start in range(0, len(token_ids), ROWS_AT_ONCE):
+            ids = np.array(token_ids[start : start + ROWS_AT_ONCE], dtype=np.int32)
+            rows = np.arange(len(ids), dtype=np.int32)
+            yield self._runner.run(
+                BatchInput(
+                    ids=ids,
+                    positions=rows + np.int32(start),
+                    row_seq=np.zeros_like(rows),
+                    tables=self._table,
+                    kv_len=np.array([start + len(ids)], dtype=np.int32),
+                    sample_rows=rows,
+                )
+            )
+
+
+def measure(oracle: Oracle, engine: EngineModel, token_ids: Sequence[int]) -> Fidelity:
+    """How close the engine is to the oracle at the positions of one text."""
+    truth = oracle.logits(token_ids)
+    comparison = Comparison()
+    start = 0
+    for logits in engine.logits(token_ids):
+        end = start + len(logits)
+        comparison.update(truth[start:end], logits, token_ids[start + 1 : end + 1])
+        start = end
+    return comparison.result()
