@@ -1,13 +1,13 @@
 #include "operations.h"
 
 #include <algorithm>
-#include <atomic>
 #include <stdexcept>
 
 namespace kvr {
 namespace {
 
-constexpr int OWN_ROWS = 2;  // up to so many rows each thread quantises for itself: cheaper than a barrier
+constexpr int OWN_ROWS = 2;  // up to so many rows each thread quantises for itself: cheaper than waiting for each other
+constexpr int ENCODE_ROWS = 4;
 
 void require(bool condition, const char *message) {
   if (!condition) throw std::invalid_argument(message);
@@ -16,14 +16,6 @@ void require(bool condition, const char *message) {
 int checked_threads(int threads) {
   require(threads >= 1 && threads <= 1024, "the number of threads must be from 1 to 1024");
   return threads;
-}
-
-struct Range {
-  int begin, end;
-};
-
-Range share(int total, int index, int count) {
-  return {(int)((int64_t)total * index / count), (int)((int64_t)total * (index + 1) / count)};
 }
 
 }  // namespace
@@ -75,9 +67,11 @@ Kernels::Kernels(const std::string &isa, int threads) : path_(choose_path(isa)),
 void Kernels::embed(const Matrix &table, const Batch &batch, float scale, Tensor &x) {
   require(x.rows() >= batch.rows() && x.columns() >= table.weights().inputs, "the embedding's output is too small");
   require(batch.limits().vocabulary <= table.rows(), "the embedding has fewer rows than the vocabulary");
-  threads_.run([&](int thread) {
-    const Range rows = share(batch.rows(), thread, threads_.size());
-    path_.table->embed(table.weights(), batch.ids(), scale, x.row(0), x.stride(), rows.begin, rows.end);
+  Phase rows(batch.rows());
+  threads_.run([&](int) {
+    rows.share(TILE_ROWS, [&](int begin, int end) {
+      path_.table->embed(table.weights(), batch.ids(), scale, x.row(0), x.stride(), begin, end);
+    });
   });
 }
 
@@ -90,9 +84,8 @@ void Kernels::linear(Workspace &space, const Projection &projection, const Tenso
   require(projection.outputs() <= (int)y.stride(), "a linear's output is narrower than its weights");
   const RowSource source = {x.row(0), x.stride(), input.prologue, input.norm, input.eps};
   const bool own = rows <= OWN_ROWS;
-  std::atomic<int> next_tile{0}, next_block{0};
-  const int tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, blocks = projection.outputs() / COLUMNS, team = threads_.size();
-  const int chunk = std::max(1, blocks / (team * 8));
+  const int total = projection.outputs() / COLUMNS;
+  Phase tiles(own ? 0 : (rows + TILE_ROWS - 1) / TILE_ROWS), blocks(total);
   threads_.run([&](int thread) {
     Activations a = own ? space.own(thread) : space.shared();
     a.inputs = inputs;
@@ -100,24 +93,25 @@ void Kernels::linear(Workspace &space, const Projection &projection, const Tenso
       path_.table->quantize(source, a, begin, end, projection.dense(), projection.quantised(), space.row(thread));
     };
     if (own) quantize(0, rows);
-    else {
-      for (int tile; (tile = next_tile.fetch_add(1, std::memory_order_relaxed)) < tiles;)
-        quantize(tile * TILE_ROWS, std::min(rows, (tile + 1) * TILE_ROWS));
-      threads_.barrier();
-    }
-    for (int begin; (begin = next_block.fetch_add(chunk, std::memory_order_relaxed)) < blocks;) {
-      int first = 0;  // of the matrix in hand
-      for (const auto &part : projection.parts()) {
-        const Weights &w = part->weights();
-        const int count = w.columns / COLUMNS, from = std::max(begin, first), to = std::min({begin + chunk, first + count, blocks});
-        if (from < to) {
-          const Output out = {y.row(0) + (size_t)first * COLUMNS, y.stride(), accumulate};
-          path_.table->linear(w, a, out, rows, from - first, to - first, space.scratch(thread));
-        }
-        first += count;
-      }
-    }
+    tiles.share(1, [&](int tile, int) { quantize(tile * TILE_ROWS, std::min(rows, (tile + 1) * TILE_ROWS)); });
+    tiles.wait();
+    blocks.share(std::max(1, total / (threads_.size() * 8)), [&](int begin, int end) {
+      multiply(projection, a, {y.row(0), y.stride(), accumulate}, rows, begin, end, space.scratch(thread));
+    });
   });
+}
+
+// Blocks [begin, end) of a projection's outputs, which may lie in several matrices.
+void Kernels::multiply(const Projection &projection, const Activations &a, const Output &y, int rows, int begin, int end,
+                       void *scratch) const {
+  int first = 0;  // block of the matrix in hand
+  for (const auto &part : projection.parts()) {
+    const Weights &w = part->weights();
+    const int count = w.columns / COLUMNS, from = std::max(begin, first), to = std::min(end, first + count);
+    const Output out = {y.y + (size_t)first * COLUMNS, y.stride, y.accumulate};
+    if (from < to) path_.table->linear(w, a, out, rows, from - first, to - first, scratch);
+    first += count;
+  }
 }
 
 void Kernels::attend(Workspace &space, const Batch &batch, const KVGeometry &kv, const Rotary &rope, int layer, float query_scale,
@@ -128,20 +122,17 @@ void Kernels::attend(Workspace &space, const Batch &batch, const KVGeometry &kv,
           "attention's buffers are narrower than its heads");
   require(batch.partials() <= space.max_partials(), "attention has more partial results than its workspace");
   const KernelTable &table = *path_.table;
-  std::atomic<int> next_unit{0};
-  const int rows = batch.rows(), units = (int)batch.items().size() * kv.kv_heads, team = threads_.size();
+  Phase rows(batch.rows()), units((int)batch.items().size() * kv.kv_heads), merges((int)batch.splits().size());
   threads_.run([&](int thread) {
-    const Range mine = share(rows, thread, team);
-    table.rotate_encode(kv, batch.step(), rope, layer, query_scale, qkv.row(0), qkv.stride(), space.queries(), mine.begin, mine.end);
-    threads_.barrier();
     const AttendArgs args = {kv, batch.step(), layer, batch.row_list(), space.queries(), out.row(0), out.stride(),
                              space.partials(), batch.partial_base(), (float *)space.scratch(thread)};
-    for (int unit; (unit = next_unit.fetch_add(1, std::memory_order_relaxed)) < units;)
-      table.attend(args, batch.items()[unit / kv.kv_heads], unit % kv.kv_heads);
-    if (batch.splits().empty()) return;
-    threads_.barrier();
-    const Range merges = share((int)batch.splits().size(), thread, team);
-    for (int i = merges.begin; i < merges.end; i++) table.merge(args, batch.splits()[i].row, batch.splits()[i].parts);
+    rows.share(ENCODE_ROWS, [&](int begin, int end) {
+      table.rotate_encode(kv, args.step, rope, layer, query_scale, qkv.row(0), qkv.stride(), space.queries(), begin, end);
+    });
+    rows.wait();
+    units.share(1, [&](int unit, int) { table.attend(args, batch.items()[unit / kv.kv_heads], unit % kv.kv_heads); });
+    units.wait();
+    merges.share(1, [&](int i, int) { table.merge(args, batch.splits()[i].row, batch.splits()[i].parts); });
   });
 }
 

@@ -81,6 +81,8 @@ class Kernels {
   double fork_join_seconds();
 
  private:
+  void multiply(const Projection &projection, const Activations &a, const Output &y, int rows, int begin, int end, void *scratch) const;
+
   const Path &path_;
   ThreadPool threads_;
 };

@@ -93,16 +93,18 @@ Matrix::Matrix(const std::vector<SourceMatrix> &sources, ThreadPool &threads, st
   const size_t block_bytes = packed_block_bytes(format.kind, inputs);
   uint8_t *data = arena_->take((size_t)blocks * block_bytes);
   weights_ = {data, block_bytes, blocks * COLUMNS, inputs, format.kind};
-  const int team = threads.size();
-  threads.run([&](int thread) {
-    for (int b = (int)((int64_t)blocks * thread / team); b < (int)((int64_t)blocks * (thread + 1) / team); b++) {
-      uint8_t *block = data + (size_t)b * block_bytes;
-      for (int n = 0; n < COLUMNS && b * COLUMNS + n < rows_; n++) {
-        const uint8_t *row = rows[(size_t)b * COLUMNS + n];
-        if (format.block_values == 32) pack_quantised(format.kind, row, inputs / GROUP, block, n);
-        else pack_dense(row, inputs, format.block_bytes, block, n);
+  Phase phase(blocks);
+  threads.run([&](int) {
+    phase.share(4, [&](int begin, int end) {
+      for (int b = begin; b < end; b++) {
+        uint8_t *block = data + (size_t)b * block_bytes;
+        for (int n = 0; n < COLUMNS && b * COLUMNS + n < rows_; n++) {
+          const uint8_t *row = rows[(size_t)b * COLUMNS + n];
+          if (format.block_values == 32) pack_quantised(format.kind, row, inputs / GROUP, block, n);
+          else pack_dense(row, inputs, format.block_bytes, block, n);
+        }
       }
-    }
+    });
   });
 }
 

@@ -15,18 +15,16 @@ inline void relax() {
 #endif
 }
 
-// Waits until `word` is no longer `old`: some tens of microseconds awake, as the next kernel call is usually that near,
-// then asleep, since a spinning thread on a crowded machine takes the very core that it waits for.
+}  // namespace
+
 void wait_change(const std::atomic<uint32_t> &word, uint32_t old) {
-  constexpr int SPINS = 4000;
+  constexpr int SPINS = 4000;  // the next kernel call is usually nearer than this; a longer spin would take others' cores
   for (int i = 0; i < SPINS; i++) {
     if (word.load(std::memory_order_acquire) != old) return;
     relax();
   }
-  while (word.load(std::memory_order_acquire) == old) word.wait(old, std::memory_order_acquire);
+  word.wait(old, std::memory_order_acquire);
 }
-
-}  // namespace
 
 ThreadPool::ThreadPool(int threads, const KernelTable *table) : table_(table) {
   for (int i = 1; i < threads; i++) workers_.emplace_back([this, i] { work(i); });
@@ -34,43 +32,41 @@ ThreadPool::ThreadPool(int threads, const KernelTable *table) : table_(table) {
 
 ThreadPool::~ThreadPool() {
   stop_.store(true);
-  generation_.fetch_add(1, std::memory_order_release);
-  generation_.notify_all();
+  posted_.fetch_add(1, std::memory_order_release);
+  posted_.notify_all();
   for (std::thread &worker : workers_) worker.join();
 }
 
 void ThreadPool::work(int thread) {
-  for (uint32_t seen = 0;; seen++) {
-    wait_change(generation_, seen);
+  for (uint32_t seen = 0;;) {
+    for (uint32_t now; (now = posted_.load(std::memory_order_acquire)) == seen;) wait_change(posted_, now);
     if (stop_.load()) return;
-    const uint64_t state = table_->thread_start();
+    uint64_t state = state_.load(std::memory_order_acquire);
+    while (!(state & CLOSED) && !state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel)) {}
+    seen = number(state);
+    if (state & CLOSED) continue;
+    const uint64_t modes = table_->thread_start();
     job_(context_, thread);
-    table_->thread_stop(state);
+    table_->thread_stop(modes);
     finished_.fetch_add(1, std::memory_order_release);
     finished_.notify_one();
   }
 }
 
-void ThreadPool::start(Job job, void *context) {
-  const uint32_t others = (uint32_t)workers_.size();
+void ThreadPool::start(Job job, void *context, bool everywhere) {
+  const uint32_t next = posted_.load(std::memory_order_relaxed) + 1;
   job_ = job;
   context_ = context;
   finished_.store(0, std::memory_order_relaxed);
-  generation_.fetch_add(1, std::memory_order_release);
-  if (others) generation_.notify_all();
-  const uint64_t state = table_->thread_start();
+  state_.store((uint64_t)next << 32, std::memory_order_release);
+  posted_.store(next, std::memory_order_release);
+  if (!workers_.empty()) posted_.notify_all();
+  const uint64_t modes = table_->thread_start();
   job(context, 0);
-  table_->thread_stop(state);
-  for (uint32_t done; (done = finished_.load(std::memory_order_acquire)) != others;) wait_change(finished_, done);
-}
-
-void ThreadPool::barrier() {
-  const uint32_t all = (uint32_t)workers_.size() + 1, pass = passed_.load(std::memory_order_acquire);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == all) {
-    arrived_.store(0, std::memory_order_relaxed);
-    passed_.fetch_add(1, std::memory_order_release);
-    passed_.notify_all();
-  } else wait_change(passed_, pass);
+  table_->thread_stop(modes);
+  while (everywhere && entered(state_.load(std::memory_order_acquire)) < workers_.size()) relax();
+  const uint32_t came = entered(state_.fetch_or(CLOSED, std::memory_order_acq_rel));
+  for (uint32_t done; (done = finished_.load(std::memory_order_acquire)) < came;) wait_change(finished_, done);
 }
 
 }  // namespace kvr

@@ -19,6 +19,7 @@ static volatile float sink;
 
 // Integer dot products in registers; returns the operations done (a multiply and an add count two).
 static double multiply_int8(int64_t iterations) {
+  if (HAS_TILES) return tile_multiply_int8(iterations);
   uint8_t bytes[64];
   for (int i = 0; i < 64; i++) bytes[i] = (uint8_t)(i % 15);
   const B w = load_bytes(bytes);
@@ -35,7 +36,9 @@ static double multiply_int8(int64_t iterations) {
   return (double)iterations * 12 * 128;
 }
 
+// The products of attention: fp32 FMAs, or bf16 tiles.
 static double multiply_float(int64_t iterations) {
+  if (HAS_TILES) return tile_multiply_bf16(iterations);
   F a[12];
   UNROLL for (int i = 0; i < 12; i++) a[i] = set1((float)i);
   const F x = set1(0.999f), y = set1(0.001f);

@@ -112,6 +112,29 @@ template <Kind K> INL bool tiled_block(const kvr::Weights &weights, const kvr::A
   return true;
 }
 
+// Operations done by `iterations` rounds of four independent products, for measuring the peak.
+constexpr bool HAS_TILES = true;
+static double tile_multiply_int8(int64_t iterations) {
+  use_tiles(&linear_tiles);
+  for (int64_t i = 0; i < iterations; i++) {
+    TILE_DOT_INT8(0, 4, 6);
+    TILE_DOT_INT8(1, 4, 7);
+    TILE_DOT_INT8(2, 5, 6);
+    TILE_DOT_INT8(3, 5, 7);
+  }
+  return (double)iterations * 4 * 2 * 16 * 16 * kvr::GROUP;
+}
+static double tile_multiply_bf16(int64_t iterations) {
+  use_tiles(&attend_tiles);
+  for (int64_t i = 0; i < iterations; i++) {
+    TILE_DOT_BF16(0, 6, 7);
+    TILE_DOT_BF16(1, 6, 7);
+    TILE_DOT_BF16(2, 6, 7);
+    TILE_DOT_BF16(3, 6, 7);
+  }
+  return (double)iterations * 4 * 2 * 16 * 16 * 32;
+}
+
 // ---- attention: 16 query rows at a time
 
 struct TileRows {

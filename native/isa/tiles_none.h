@@ -8,6 +8,10 @@ template <kvr::Kind K> INL bool tiled_block(const kvr::Weights &, const kvr::Act
 
 INL bool tiled_part(const ItemPages &, const AttendSpace &, int, int, int) { return false; }
 
+constexpr bool HAS_TILES = false;
+INL double tile_multiply_int8(int64_t) { return 0; }
+INL double tile_multiply_bf16(int64_t) { return 0; }
+
 INL void tiles_start() {}
 INL void tiles_stop() {}
 

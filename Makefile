@@ -1,0 +1,83 @@
+# kvreuse: everything a developer needs. The first run makes .venv and compiles; later runs are quick.
+
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+PIP     := $(BIN)/python -m pip --disable-pip-version-check -qq
+STAMPS  := $(VENV)/.stamps
+SOURCES := pyproject.toml CMakeLists.txt $(shell find native -type f)
+MODEL   ?= smollm2-135m
+PROMPT  ?= Give me three tips for a good night's sleep.
+export PROMPT
+PYTEST_ARGS ?=
+BENCH_ARGS  ?=
+
+say = @if [ -t 1 ]; then printf '\033[1m== %s\033[0m\n' "$(1)"; else printf '== %s\n' "$(1)"; fi
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help build demo test lint format wheel bench clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+
+build: $(STAMPS)/build ## .venv with kvreuse in it, editable; compiles what changed in native/
+
+demo: $(STAMPS)/build ## get the default model and answer a question with it
+	$(call say,model: kvreuse pull $(MODEL))
+	@$(BIN)/kvreuse pull $(MODEL)
+	$(call say,answer: kvreuse run $(MODEL) \"$$PROMPT\")
+	@$(BIN)/kvreuse run $(MODEL) "$$PROMPT"
+
+test: $(STAMPS)/build $(STAMPS)/test ## run the whole suite, on every instruction set this CPU has
+	$(call say,tests: pytest $(or $(PYTEST_ARGS),--all-isas))
+	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),--all-isas)
+
+lint: $(STAMPS)/build $(STAMPS)/test $(STAMPS)/dev ## ruff, ruff format and mypy --strict
+	$(call say,lint: ruff check; ruff format --check; mypy)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(STAMPS)/dev ## let ruff format the tree and fix what it can
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+wheel: $(STAMPS)/tools ## build dist/kvreuse-*.whl, which needs no compiler to install
+	$(call say,wheel: pip wheel . (the compiler's output is kept in build/))
+	@rm -rf dist
+	@$(PIP) wheel --no-build-isolation --no-deps --wheel-dir dist .
+	@ls -sh dist
+
+bench: $(STAMPS)/build ## measure this machine's limits and the engine against them
+	$(call say,bench: bench/limits.py; bench/engine.py $(BENCH_ARGS))
+	@$(BIN)/python bench/limits.py
+	@$(BIN)/python bench/engine.py $(BENCH_ARGS)
+
+clean: ## remove what this file made: .venv, build, dist and caches (not the models)
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMPS)/venv:
+	$(call say,environment: $(PYTHON) -m venv $(VENV))
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	  || { echo "kvreuse needs Python 3.10 or newer: make PYTHON=..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "no venv module (on Debian: apt install python3-venv)"; exit 1; }
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/tools: $(STAMPS)/venv
+	$(call say,build tools: scikit-build-core nanobind cmake ninja)
+	@$(PIP) install "scikit-build-core>=0.11" "nanobind>=2.5" "cmake>=3.26" ninja
+	@touch $@
+
+$(STAMPS)/build: $(STAMPS)/tools $(SOURCES)
+	$(call say,build: compiling the kernels into $(VENV) (a minute or two the first time))
+	@command -v $${CXX:-c++} >/dev/null || { echo "no C++ compiler (on Debian: apt install g++)"; exit 1; }
+	@$(PIP) install --no-build-isolation --editable .
+	@touch $@
+
+# Already installed, so pip only adds what the extra names.
+$(STAMPS)/test $(STAMPS)/dev: $(STAMPS)/%: pyproject.toml | $(STAMPS)/build
+	$(call say,$* tools: the extra [$*] of pyproject.toml)
+	@$(PIP) install "kvreuse[$*]"
+	@touch $@

@@ -1,0 +1,212 @@
+"""How fast the engine is, and how near to the machine's limits.
+
+    python bench/engine.py [MODEL] [--isa PATH] [--threads N] [--repeats 5] [--json]
+
+Prefill of 128, 512 and 1,900 tokens; decode at contexts of 64 and 1,900, and of 8 and 32 sequences
+at 256. Everything runs through the engine, greedy; each figure is the median of the repeats. The
+limits are measured in the same run. A step cannot be faster than the larger of two times: its
+bytes (weights and pages) at memory's bandwidth, and its products at the peak rate; ``of limit`` is
+that bound over the measured time. (Weights that fit a cache can be read faster than memory.)
+``Python`` is the part of a step spent outside the kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import sys
+import time
+from typing import cast
+
+import numpy as np
+from limits import Limits
+from limits import measure as measure_limits
+from limits import table as limits_table
+from timed import TimedKernels
+
+from kvreuse.engine import Engine
+from kvreuse.errors import KVReuseError
+from kvreuse.kv.layout import KVLayout
+from kvreuse.kv.pool import PagePool
+from kvreuse.model.decoder import StepLimits
+from kvreuse.model.gguf import GGUFFile, read_spec
+from kvreuse.model.source import resolve
+from kvreuse.model.weights import load_weights
+from kvreuse.ops.native import Kernels, open_kernels
+from kvreuse.runner import ModelRunner
+from kvreuse.sampling_params import SamplingParams
+
+MAX_LEN = 2048
+BUDGET = 512
+SEATS = 32
+DECODE_STEPS = 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A workload: ``sequences`` prompts of ``context`` tokens, to be prefilled or decoded on."""
+
+    name: str
+    context: int
+    sequences: int
+    decode: bool
+
+
+CASES = [
+    Case("prefill 128", 128, 1, False),
+    Case("prefill 512", 512, 1, False),
+    Case("prefill 1,900", 1900, 1, False),
+    Case("decode, context 64", 64, 1, True),
+    Case("decode, context 1,900", 1900, 1, True),
+    Case("decode, 8 x context 256", 256, 8, True),
+    Case("decode, 32 x context 256", 256, 32, True),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Of one case: medians over the repeats. Seconds of a step, or of a whole prefill."""
+
+    name: str
+    tokens_per_second: float
+    seconds: float
+    of_limit: float
+    python_share: float
+    kernels: dict[str, float]
+
+
+class Bench:
+    """One model on one path, with an engine whose kernels are timed."""
+
+    def __init__(self, model: str, kernels: Kernels) -> None:
+        self.kernels = TimedKernels(kernels)
+        with GGUFFile(resolve(model)) as file:
+            self.spec = read_spec(file)
+            self.layout = KVLayout.of(self.spec)
+            self.weights = load_weights(file, self.spec, kernels)
+        self.pool = PagePool(self.layout, SEATS * self.layout.pages_for(512) + 64)
+        limits = StepLimits(rows=BUDGET, samples=SEATS, sequences=SEATS, positions=MAX_LEN)
+        self.engine = Engine(
+            ModelRunner(self.spec, self.weights, cast(Kernels, self.kernels), self.pool, limits),
+            self.pool,
+            None,
+            vocab_size=self.spec.vocab_size,
+            max_model_len=MAX_LEN,
+        )
+        self._random = np.random.default_rng(0)
+
+    def run(self, case: Case) -> tuple[float, float, dict[str, float]]:
+        """(seconds, seconds in kernels, seconds by kernel) of a decode step, or of a prefill."""
+        steps = DECODE_STEPS if case.decode else 0
+        params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=steps + 1)
+        for _ in range(case.sequences):
+            ids = self._random.integers(1, self.spec.vocab_size, case.context)
+            self.engine.add_request([int(i) for i in ids], params)
+        self.kernels.take()
+        begin = time.perf_counter()
+        answered: set[str] = set()
+        while len(answered) < case.sequences:
+            answered |= {delta.request_id for delta in self.engine.step()}
+        seconds = time.perf_counter() - begin
+        by_kernel = self.kernels.take()
+        if case.decode:
+            begin, steps = time.perf_counter(), 0
+            while self.engine.has_unfinished:
+                self.engine.step()
+                steps += 1
+            seconds = (time.perf_counter() - begin) / steps
+            by_kernel = {name: s / steps for name, s in self.kernels.take().items()}
+        return seconds, sum(by_kernel.values()), by_kernel
+
+    def bound(self, case: Case, limits: Limits) -> float:
+        """The least seconds that the machine's limits allow."""
+        rows = case.sequences if case.decode else case.context
+        steps = 1 if case.decode else -(-case.context // BUDGET)
+        seen = case.context if case.decode else case.context / 2
+        matrices = {id(m): m for m in self.weights.matrices()}.values()
+        weights = sum(m.rows * m.columns for m in matrices)
+        logits = self.spec.vocab_size * self.spec.hidden_size
+        products = rows * (weights - logits) + case.sequences * logits
+        attention = rows * seen * self.spec.q_size * 2 * self.spec.num_layers
+        compute = 2 * products / limits.int8_peak + 2 * attention / limits.float_peak
+        nbytes = steps * self.weights.nbytes
+        nbytes += case.sequences * case.context * self.layout.bytes_per_token
+        return max(compute, nbytes / limits.memory_bandwidth)
+
+
+def measure(bench: Bench, limits: Limits, repeats: int) -> list[Result]:
+    """All cases, in turn, ``repeats`` times: a machine that slows down slows all of them."""
+    runs: dict[str, list[tuple[float, float, dict[str, float]]]] = {c.name: [] for c in CASES}
+    for case in CASES:
+        bench.run(case)
+    for _ in range(repeats):
+        for case in CASES:
+            runs[case.name].append(bench.run(case))
+    return [_result(case, runs[case.name], bench.bound(case, limits)) for case in CASES]
+
+
+def _result(case: Case, runs: list[tuple[float, float, dict[str, float]]], bound: float) -> Result:
+    seconds = statistics.median(run[0] for run in runs)
+    tokens = case.sequences if case.decode else case.context
+    middle = sorted(runs, key=lambda run: run[0])[len(runs) // 2]
+    return Result(
+        name=case.name,
+        tokens_per_second=tokens / seconds,
+        seconds=seconds,
+        of_limit=bound / seconds,
+        python_share=statistics.median(1 - run[1] / run[0] for run in runs),
+        kernels=middle[2],
+    )
+
+
+def table(results: list[Result]) -> str:
+    """The results for people: speed, then where the time goes."""
+    lines = [f"{'':<26}{'tok/s':>9}{'ms':>9}{'of limit':>10}{'Python':>9}"]
+    lines += [
+        f"{r.name:<26}{r.tokens_per_second:>9,.0f}{r.seconds * 1e3:>9.2f}"
+        f"{r.of_limit:>10.0%}{r.python_share:>9.1%}"
+        for r in results
+    ]
+    names = sorted({name for r in results for name in r.kernels})
+    lines += [
+        "",
+        f"{'ms by kernel':<26}" + "".join(f"{n.removeprefix('linear '):>15}" for n in names),
+    ]
+    lines += [
+        f"{r.name:<26}" + "".join(f"{r.kernels.get(n, 0) * 1e3:>15.2f}" for n in names)
+        for r in results
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure and print; the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", nargs="?", default="smollm2-135m", help="a GGUF file or a name")
+    parser.add_argument("--isa", help="instruction-set path (default: the best of this machine)")
+    parser.add_argument("--threads", type=int, help="default: the cores of this process")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    try:
+        kernels = open_kernels(options.isa, options.threads)
+        bench = Bench(options.model, kernels)
+    except KVReuseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    limits = measure_limits(kernels)
+    results = measure(bench, limits, options.repeats)
+    if options.json:
+        report = [dataclasses.asdict(result) for result in results]
+        print(json.dumps({"limits": dataclasses.asdict(limits), "results": report}))
+    else:
+        print(limits_table(limits), table(results), sep="\n\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

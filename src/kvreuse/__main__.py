@@ -1,0 +1,5 @@
+"""``python -m kvreuse``: the command line without the console script."""
+
+from kvreuse.cli import main
+
+main()

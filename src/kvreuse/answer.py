@@ -1,0 +1,143 @@
+"""Answer: what becomes of a request's logits. Tokens, text, log-probabilities, and when to stop."""
+
+from __future__ import annotations
+
+from kvreuse.detokenize import TextStream
+from kvreuse.kv.layout import KVLayout
+from kvreuse.model.tokenizer import IncrementalDecoder, Tokenizer
+from kvreuse.outputs import (
+    CompletionOutput,
+    FinishReason,
+    Logprob,
+    RequestMetrics,
+    RequestOutput,
+)
+from kvreuse.request import Float32Array, Request
+from kvreuse.sampling import Sampler, top_logprobs
+
+
+class Answer:
+    """The answer to one admitted request, grown by one token a call.
+
+    Of the ways to end the first that applies counts: a token of ``stop_token_ids`` or of the end
+    of sequence, a stop text, the number of tokens.
+    """
+
+    __slots__ = (
+        "_eos_ids",
+        "_sampler",
+        "_stop_ids",
+        "_text",
+        "_tokenizer",
+        "finish_reason",
+        "request",
+        "stop_reason",
+    )
+
+    def __init__(
+        self, request: Request, tokenizer: Tokenizer | None, *, vocab_size: int, engine_seed: int
+    ) -> None:
+        """Without a tokenizer there is no text, no end of sequence and no stop text."""
+        params = request.params
+        self.request = request
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: int | str | None = None
+        self._tokenizer = tokenizer
+        eos = tokenizer.eos_token_ids if tokenizer and not params.ignore_eos else ()
+        self._eos_ids = frozenset(eos)
+        self._stop_ids = frozenset(params.stop_token_ids or ())
+        self._sampler = Sampler(
+            params,
+            vocab_size=vocab_size,
+            prompt_ids=request.prompt_ids,
+            stop_ids=tuple(self._eos_ids | self._stop_ids),
+            engine_seed=engine_seed,
+            request_id=request.request_id,
+        )
+        self._text: TextStream | None = None
+        if tokenizer is not None:
+            decoder = IncrementalDecoder(tokenizer, skip_special_tokens=params.skip_special_tokens)
+            self._text = TextStream(
+                decoder,
+                params.stop_texts,
+                include_stop=params.include_stop_str_in_output,
+                min_tokens=params.min_tokens,
+            )
+
+    @property
+    def text(self) -> str:
+        """The text that is final so far."""
+        return self._text.text if self._text is not None else ""
+
+    def advance(self, logits: Float32Array) -> tuple[int, str]:
+        """Choose a token from float32[vocab] ``logits``, append it; returns it and new text.
+
+        Sets ``finish_reason`` if the answer ends with it.
+        """
+        token = self._sampler.sample(logits)
+        self.request.append(token)
+        if self.request.logprobs is not None:
+            self._report(logits, token, self.request.logprobs)
+        text = self._take(token)
+        return token, (text + self.finish() if self.finish_reason is not None else text)
+
+    def finish(self) -> str:
+        """The answer ends: returns the text that was held back."""
+        return self._text.finish() if self._text is not None else ""
+
+    def _take(self, token: int) -> str:
+        """Decide what ``token``, the last of the answer, ends; returns the text it makes final."""
+        stream = self._text
+        if token in self._stop_ids or token in self._eos_ids:
+            self.finish_reason = "stop"
+            self.stop_reason = token if token in self._stop_ids else None
+            wanted = self.request.params.include_stop_str_in_output
+            return stream.push(token) if wanted and stream is not None else ""
+        text = stream.push(token) if stream is not None else ""
+        if stream is not None and stream.stopped_by is not None:
+            self.finish_reason = "stop"
+            self.stop_reason = stream.stopped_by
+        elif self.request.num_generated_tokens >= self.request.max_tokens:
+            self.finish_reason = "length"
+        return text
+
+    def _report(self, logits: Float32Array, token: int, reported: list[dict[int, Logprob]]) -> None:
+        """Put the log-probabilities of this step into ``reported``."""
+        found = top_logprobs(logits, token, self.request.params.logprobs or 0)
+        self.request.cumulative_logprob += found[0].logprob
+        text_of = self._tokenizer.token_text if self._tokenizer else lambda token_id: ""
+        reported.append(
+            {i.token_id: Logprob(i.logprob, i.rank, text_of(i.token_id)) for i in found}
+        )
+
+
+def make_output(
+    request: Request,
+    answer: Answer | None,
+    layout: KVLayout,
+    now: float,
+) -> RequestOutput:
+    """The result of a request that ends now; ``answer`` is None if it was never admitted."""
+    completion = CompletionOutput(
+        index=0,
+        text=answer.text if answer is not None else "",
+        token_ids=tuple(request.generated_ids.tolist()),
+        finish_reason=(answer.finish_reason if answer is not None else None) or "abort",
+        stop_reason=answer.stop_reason if answer is not None else None,
+        logprobs=request.logprobs,
+        cumulative_logprob=None if request.logprobs is None else request.cumulative_logprob,
+    )
+    num_pages = layout.pages_for(request.num_computed_tokens)
+    metrics = RequestMetrics(
+        arrival_time=request.arrival_time,
+        first_scheduled_time=request.first_scheduled_time,
+        first_token_time=request.first_token_time,
+        finished_time=now,
+        num_prompt_tokens=request.num_prompt_tokens,
+        num_generated_tokens=request.num_generated_tokens,
+        num_pages=num_pages,
+        num_reserved_pages=len(request.table),
+        kv_bytes=num_pages * layout.page_bytes,
+    )
+    prompt_ids = tuple(request.prompt_ids.tolist())
+    return RequestOutput(request.request_id, request.prompt, prompt_ids, [completion], metrics)

@@ -1,0 +1,5 @@
+"""The command line: ``kvreuse run``, ``pull`` and ``info``. A leaf: nothing imports it."""
+
+from kvreuse.cli.app import app, main
+
+__all__ = ["app", "main"]

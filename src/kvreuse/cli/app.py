@@ -1,0 +1,61 @@
+"""The application: what ``kvreuse`` does before a command takes over."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import typer
+
+from kvreuse.cli.guard import GuardedGroup
+from kvreuse.cli.info import info
+from kvreuse.cli.pull import pull
+from kvreuse.cli.run import run
+
+HELP = """
+Run language models on this CPU; every key and value is computed once and kept in pages.
+
+Start here: [bold cyan]kvreuse pull smollm2-135m[/] and then
+[bold cyan]kvreuse run smollm2-135m "Why is the sky blue?"[/]
+"""
+
+app = typer.Typer(
+    cls=GuardedGroup,
+    name="kvreuse",
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(run)
+app.command()(pull)
+app.command()(info)
+
+
+def main() -> None:
+    """Run the command line and exit; the console script."""
+    app(prog_name="kvreuse")
+
+
+def _show_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    try:
+        typer.echo(f"kvreuse {version('kvreuse')}")
+    except PackageNotFoundError:  # run from a source tree
+        typer.echo("kvreuse (not installed)")
+    raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", metavar="", callback=_show_version, is_eager=True, help="Show the version."
+        ),
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,79 @@
+"""What ``kvreuse info`` tells of this machine and of a model, as plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+from kvreuse.config import EngineConfig
+from kvreuse.kv.layout import KVLayout
+from kvreuse.kv.memory import available_memory
+from kvreuse.model.gguf import GGMLType, GGUFFile, read_spec
+from kvreuse.model.source import resolve
+from kvreuse.ops import native
+
+
+def machine_facts() -> dict[str, Any]:
+    """CPU, kernels and memory of this machine. Sizes in bytes."""
+    kernels = native.open_kernels()
+    forced = os.environ.get(native.ISA_VARIABLE)
+    reason = f"{native.ISA_VARIABLE} says so" if forced else "the fastest this machine has"
+    return {
+        "cpu": native.cpu_name(),
+        "isa": kernels.isa,
+        "isa_reason": reason,
+        "isa_paths": [dataclasses.asdict(path) for path in native.cpu_report()],
+        "threads": kernels.threads,
+        "memory_available": available_memory(),
+        "kv_cache_memory": EngineConfig(model="any").kv_cache_bytes(),
+    }
+
+
+def model_facts(name: str) -> dict[str, Any]:
+    """Shape, KV cost and tensors of a model, read without loading it. Sizes in bytes."""
+    with GGUFFile(resolve(name)) as file:
+        spec = read_spec(file)
+        layout = KVLayout.of(spec)
+        return {
+            "file": str(file.path),
+            "file_bytes": file.path.stat().st_size,
+            "architecture": spec.architecture,
+            "layers": spec.num_layers,
+            "hidden_size": spec.hidden_size,
+            "intermediate_size": spec.intermediate_size,
+            "heads": spec.num_heads,
+            "kv_heads": spec.num_kv_heads,
+            "head_dim": spec.head_dim,
+            "vocabulary": spec.vocab_size,
+            "context": spec.context_length,
+            "chat_template": file.get("tokenizer.chat_template", str, None) is not None,
+            "kv_codec": layout.codec.name,
+            "kv_bytes_per_token": layout.bytes_per_token,
+            "page_size": layout.page_size,
+            "page_bytes": layout.page_bytes,
+            "tensors": _tensor_facts(file),
+        }
+
+
+def _tensor_facts(file: GGUFFile) -> dict[str, dict[str, Any]]:
+    """For each type of tensor: how many there are, their bytes, and what they are repacked to."""
+    return {
+        kind.name: {
+            "count": count,
+            "bytes": sum(tensor.nbytes for tensor in file.tensors.values() if tensor.type == kind),
+            "packed": _packed_kind(file, kind),
+        }
+        for kind, count in file.tensor_types().items()
+    }
+
+
+def _packed_kind(file: GGUFFile, kind: GGMLType) -> str:
+    """What the packer makes of a matrix of this type: asked with the smallest one."""
+    matrices = [t for t in file.tensors.values() if t.type == kind and len(t.shape) == 2]
+    if not matrices:
+        return "f32"  # vectors: norms, which are kept as numbers
+    smallest = min(matrices, key=lambda tensor: tensor.nbytes)
+    rows, columns = smallest.shape
+    tensor = (file.data(smallest.name), int(kind), rows, columns)
+    return native.open_kernels(threads=1).pack([tensor], native.Arena()).kind

@@ -1,0 +1,84 @@
+"""EngineConfig: everything that can be set about an engine. The command line's flags are these."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from kvreuse.errors import ConfigError
+from kvreuse.kv.memory import available_memory, format_size, parse_size
+
+DEFAULT_MEMORY_SHARE = 0.25
+"""Share of the available memory that the KV cache takes where nothing is said."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Settings of one engine. Raises ConfigError, naming flag and value, for one out of range."""
+
+    model: str
+    """A GGUF file, or a name that ``kvreuse pull`` knows."""
+    kv_cache_memory: int | str | None = None
+    """Memory for keys and values, in bytes or as text such as ``2GiB``; None: 25% of what is
+    available to this process."""
+    max_model_len: int | None = None
+    """Longest sequence, prompt and answer, in tokens; None: what the model was made for."""
+    max_num_batched_tokens: int = 512
+    """Tokens computed in one step: decoding sequences first, chunks of prompts with the rest."""
+    max_num_seqs: int = 64
+    """Sequences served at once."""
+    page_size: int = 32
+    """Tokens in a page of the KV cache; a multiple of 32."""
+    threads: int | None = None
+    """Threads of the kernels; None: one for each core that this process may use."""
+    isa: str | None = None
+    """Instruction-set path of the kernels; None: the fastest that this machine has."""
+    seed: int = 0
+    """Seeds the sampling of requests that bring no seed of their own."""
+
+    def __post_init__(self) -> None:
+        """Check every field that can be checked without model and machine."""
+        if not isinstance(self.model, str) or not self.model:
+            raise ConfigError(f"model must be a path or a name, got {self.model!r}")
+        for name in ("max_num_batched_tokens", "max_num_seqs", "page_size"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("max_model_len", "threads"):
+            if getattr(self, name) is not None:
+                _at_least(name, getattr(self, name), 1)
+        _at_least("seed", self.seed, 0)
+        if self.kv_cache_memory is not None:
+            parse_size(self.kv_cache_memory, "--kv-cache-memory")
+
+    def kv_cache_bytes(self) -> int:
+        """Bytes for the KV cache: what was asked for, or a quarter of what is available now.
+
+        ConfigError if more was asked for than there is.
+        """
+        available = available_memory()
+        if self.kv_cache_memory is None:
+            return int(available * DEFAULT_MEMORY_SHARE)
+        asked = parse_size(self.kv_cache_memory, "--kv-cache-memory")
+        if asked > available:
+            raise ConfigError(
+                f"--kv-cache-memory asks for {format_size(asked)}, "
+                f"but {format_size(available)} are available"
+            )
+        return asked
+
+    def model_len(self, context_length: int) -> int:
+        """Longest sequence to serve of a model made for ``context_length`` tokens."""
+        if self.max_model_len is None:
+            return context_length
+        if self.max_model_len > context_length:
+            raise ConfigError(
+                f"--max-model-len is {self.max_model_len}, "
+                f"but the model was made for {context_length} tokens"
+            )
+        return self.max_model_len
+
+
+def _at_least(name: str, value: Any, least: int) -> None:
+    """ConfigError unless ``value`` is an int of at least ``least``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        flag = "--" + name.replace("_", "-")
+        raise ConfigError(f"{flag} must be an integer of at least {least}, got {value!r}")

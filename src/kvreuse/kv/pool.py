@@ -1,0 +1,176 @@
+"""PagePool: every key and value lies in one of its pages. Bytes and counts; no policy, no hashing.
+
+One anonymous mapping is taken at start and nothing of it is touched: the system gives memory to a
+page when it is first written. Pages are handed out from a stack, so the ones used last, whose
+memory is there already, are used first. Not thread-safe: one engine owns a pool.
+"""
+
+from __future__ import annotations
+
+import mmap
+from array import array
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from kvreuse.errors import ConfigError
+from kvreuse.kv.layout import KVLayout
+from kvreuse.kv.memory import format_size
+
+_HUGE_PAGE = 2 << 20
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # named in Python from 3.12 on
+
+
+class PageError(RuntimeError):
+    """A page taken or given back by somebody who does not own it: a bug of the caller."""
+
+
+class PagePool:
+    """``num_pages`` pages of ``layout.page_bytes`` bytes, with a reference count each.
+
+    ``data`` is uint8[num_pages, page_bytes], its start aligned to 2 MiB. The conservation law,
+    ``free + used == num_pages`` and a page is free exactly if its count is 0, holds after every
+    method, also one that raised. Raises ConfigError if there is no page or no memory for them.
+    """
+
+    def __init__(self, layout: KVLayout, num_pages: int) -> None:
+        """Map the memory. Time and memory taken do not depend on ``num_pages``, but for 8 bytes."""
+        if num_pages < 1:
+            raise ConfigError(f"a pool needs at least one page, got {num_pages}")
+        self.layout = layout
+        self.num_pages = num_pages
+        self.peak_used = 0
+        self.data = _map_aligned(num_pages * layout.page_bytes).reshape(num_pages, -1)
+        self._counts = array("i", bytes(4 * num_pages))
+        self._free = array("i", range(num_pages - 1, -1, -1))  # a stack: page 0 on top
+        self._num_free = num_pages
+
+    @classmethod
+    def sized(cls, layout: KVLayout, nbytes: int) -> PagePool:
+        """As many pages as ``nbytes`` bytes hold. ConfigError if that is none."""
+        num_pages = nbytes // layout.page_bytes
+        if num_pages < 1:
+            raise ConfigError(
+                f"a KV cache of {format_size(nbytes)} holds no page: one takes "
+                f"{format_size(layout.page_bytes)} ({layout.page_size} tokens of "
+                f"{format_size(layout.bytes_per_token)}); raise --kv-cache-memory"
+            )
+        return cls(layout, num_pages)
+
+    @property
+    def num_free(self) -> int:
+        """Pages that :meth:`alloc` can give."""
+        return self._num_free
+
+    @property
+    def num_used(self) -> int:
+        """Pages that somebody owns."""
+        return self.num_pages - self._num_free
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole mapping, whether touched or not."""
+        return self.num_pages * self.layout.page_bytes
+
+    def alloc(self, n: int) -> list[int] | None:
+        """Take ``n`` free pages, each with a count of 1; None, and nothing changed, if too few."""
+        if n > self._num_free:
+            return None
+        start = self._num_free - n
+        pages = self._free[start : self._num_free].tolist()
+        pages.reverse()
+        for page in pages:
+            self._counts[page] = 1
+        self._num_free = start
+        self.peak_used = max(self.peak_used, self.num_pages - start)
+        return pages
+
+    def retain(self, pages: Sequence[int]) -> None:
+        """Add an owner to each of ``pages``. PageError, nothing changed, if one of them is free."""
+        for page in pages:
+            if self.count(page) == 0:
+                raise PageError(f"page {page} is free: it cannot be shared")
+        for page in pages:
+            self._counts[page] += 1
+
+    def release(self, pages: Sequence[int]) -> list[int]:
+        """Remove an owner from each of ``pages``; returns those that became free by it.
+
+        A page may be named twice if it has two owners. PageError, nothing changed, if a count
+        would go below 0.
+        """
+        counts = self._counts
+        freed: list[int] = []
+        for done, page in enumerate(pages):
+            if self.count(page) == 0:
+                for undone in pages[:done]:
+                    counts[undone] += 1
+                raise PageError(f"page {page} was released more often than taken")
+            counts[page] -= 1
+            if counts[page] == 0:
+                freed.append(page)
+        for page in reversed(freed):  # so that the next table gets them in the same order
+            self._free[self._num_free] = page
+            self._num_free += 1
+        return freed
+
+    def count(self, page: int) -> int:
+        """Owners of ``page``; 0 if it is free. PageError if the pool has no such page."""
+        if not 0 <= page < self.num_pages:
+            raise PageError(f"page {page} is not one of the pool's {self.num_pages}")
+        return self._counts[page]
+
+    def page(self, page: int) -> memoryview:
+        """The bytes of ``page``, writable, one contiguous run: a transfer is one copy."""
+        self.count(page)
+        return memoryview(self.data[page])
+
+    def check(self, owners: Iterable[Sequence[int]] | None = None) -> None:
+        """Raise PageError unless the conservation law holds.
+
+        With ``owners``, the page lists of everybody who owns some, also check that the count of
+        each page is the number of its owners.
+        """
+        counts = np.array(self._counts)
+        free = np.array(self._free[: self._num_free])
+        if len(np.unique(free)) != len(free):
+            raise PageError("a page lies in the free list twice")
+        if counts.min() < 0 or (counts[free] != 0).any():
+            raise PageError("a free page has owners")
+        if int((counts == 0).sum()) != self._num_free:
+            raise PageError("a page without owners is not in the free list")
+        if owners is not None:
+            owned = np.zeros_like(counts)
+            for pages in owners:
+                np.add.at(owned, np.asarray(pages, dtype=np.int64), 1)
+            if (owned != counts).any():
+                page = int((owned != counts).argmax())
+                raise PageError(
+                    f"page {page} has a count of {counts[page]} and {owned[page]} owners"
+                )
+
+    def close(self) -> None:
+        """Let go of the mapping; it goes back to the system once no array looks into it."""
+        self.data = np.empty((0, self.layout.page_bytes), dtype=np.uint8)
+        self.num_pages = self._num_free = 0
+
+
+def _map_aligned(nbytes: int) -> npt.NDArray[np.uint8]:
+    """``nbytes`` zero bytes that start at a multiple of 2 MiB, untouched, huge pages advised."""
+    try:
+        mapping = mmap.mmap(
+            -1,
+            nbytes + _HUGE_PAGE,
+            flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE,
+        )
+    except (OSError, ValueError, OverflowError) as error:
+        raise ConfigError(
+            f"the system refuses a KV cache of {format_size(nbytes)} ({error}); "
+            "lower --kv-cache-memory"
+        ) from None
+    whole = np.frombuffer(mapping, dtype=np.uint8)
+    start = -whole.ctypes.data % _HUGE_PAGE
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    return whole[start : start + nbytes]

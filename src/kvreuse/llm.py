@@ -1,0 +1,247 @@
+"""LLM: a model, its tokenizer and an engine, for use in a program of one thread."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+from kvreuse.config import EngineConfig
+from kvreuse.engine import Engine, check_pool
+from kvreuse.errors import RequestError
+from kvreuse.kv.layout import KVLayout
+from kvreuse.kv.pool import PagePool
+from kvreuse.model.chat import ChatTemplate
+from kvreuse.model.gguf import GGUFFile, read_spec
+from kvreuse.model.source import resolve
+from kvreuse.model.tokenizer import Tokenizer
+from kvreuse.outputs import Delta, RequestOutput
+from kvreuse.prompts import (
+    Conversation,
+    ParsedPrompt,
+    Prompt,
+    parse_conversations,
+    parse_params,
+    parse_prompt,
+    parse_prompts,
+)
+from kvreuse.runner import load_runner
+from kvreuse.sampling_params import SamplingParams
+
+Progress = Callable[[int, int], None]
+"""Called with (prompts finished, prompts in all)."""
+
+
+class LLM:
+    """A loaded model that answers prompts. vLLM's names.
+
+    ::
+
+        llm = LLM("smollm2-135m", kv_cache_memory="512MiB")
+        outputs = llm.generate(["Once upon a time"], SamplingParams(temperature=0, max_tokens=32))
+        print(outputs[0].outputs[0].text)
+
+    ``generate``, ``chat`` and ``stream`` may be used in turn, also while a stream is open; all
+    requests share the engine's steps. ``close``, or leaving a ``with`` block, gives back memory.
+    """
+
+    def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:
+        """``options`` are the other fields of :class:`EngineConfig`.
+
+        ModelFileError for a file that cannot be served, ConfigError for options that cannot.
+        """
+        self.config = EngineConfig(model=os.fspath(model), **options)
+        with GGUFFile(resolve(self.config.model)) as file:  # unmapped once all is read
+            self._load(file)
+
+    def _load(self, file: GGUFFile) -> None:
+        """Read ``file``: what fails quickly first, the weights last."""
+        config = self.config
+        self.spec = read_spec(file)
+        max_model_len = config.model_len(self.spec.context_length)
+        layout = KVLayout.of(self.spec, config.page_size)
+        self.pool = PagePool.sized(layout, config.kv_cache_bytes())
+        if config.max_model_len is not None:
+            check_pool(self.pool, max_model_len)
+        self.tokenizer = Tokenizer.from_gguf(file)
+        self.chat_template = ChatTemplate.from_gguf(file, self.tokenizer)
+        self.runner = load_runner(file, self.spec, layout, self.pool, config)
+        self.engine = Engine(
+            self.runner,
+            self.pool,
+            self.tokenizer,
+            vocab_size=self.spec.vocab_size,
+            max_model_len=max_model_len,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_seqs=config.max_num_seqs,
+            seed=config.seed,
+        )
+        self._sinks: dict[str, Callable[[Delta], None]] = {}
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one prompt or a list of them; the results are in the order of the prompts.
+
+        A prompt is text, ``{"prompt": text}``, ``{"prompt_token_ids": ids}`` or a list of ids.
+        One SamplingParams for all, or a list with one for each. RequestError, before anything is
+        computed, if one of them cannot be served.
+        """
+        parsed = parse_prompts(prompts)
+        return self._answer(parsed, parse_params(sampling_params, len(parsed)), progress)
+
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: Progress | None = None,
+        **template_options: Any,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, a list of ``{"role": ..., "content": ...}``, or a list of them.
+
+        ``template_options`` go to the chat template. RequestError as for :meth:`generate`, and
+        if the model has no chat template.
+        """
+        parsed = [
+            self.chat_prompt(conversation, **template_options)
+            for conversation in parse_conversations(messages)
+        ]
+        return self._answer(parsed, parse_params(sampling_params, len(parsed)), progress)
+
+    def stream(
+        self, prompt: Prompt | ParsedPrompt, sampling_params: SamplingParams | None = None
+    ) -> DeltaStream:
+        """Answer one prompt token by token. The request is queued, or RequestError raised, now."""
+        parsed = prompt if isinstance(prompt, ParsedPrompt) else parse_prompt(prompt)
+        inbox: deque[Delta] = deque()
+        request_id = self._add(parsed, sampling_params or SamplingParams(), inbox.append)
+        return DeltaStream(request_id, inbox, step=self._step, abort=self._abort)
+
+    def chat_prompt(self, messages: Conversation, **template_options: Any) -> ParsedPrompt:
+        """The prompt that the chat template makes of a conversation, for :meth:`stream`."""
+        if self.chat_template is None:
+            raise RequestError("the model has no chat template: give it a prompt, not a chat")
+        text = self.chat_template.render(messages, **template_options)
+        return ParsedPrompt(text, self.tokenizer.encode(text, add_special_tokens=False))
+
+    def close(self) -> None:
+        """Abort what is being served and let go of the model and the pool. Twice is allowed."""
+        for request_id in list(self._sinks):
+            self._abort(request_id)
+        # Runner and engine hold weights and pages: they go first.
+        self.__dict__.pop("runner", None)
+        self.__dict__.pop("engine", None)
+        self.pool.close()
+
+    def __enter__(self) -> LLM:
+        """``with LLM(...) as llm`` closes it at the end."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _answer(
+        self, prompts: list[ParsedPrompt], params: list[SamplingParams], progress: Progress | None
+    ) -> list[RequestOutput]:
+        """Serve all ``prompts``; none of them outlives this call, whatever ends it."""
+        finished: dict[str, RequestOutput] = {}
+
+        def collect(delta: Delta) -> None:
+            if delta.output is not None:
+                finished[delta.request_id] = delta.output
+                if progress is not None:
+                    progress(len(finished), len(prompts))
+
+        request_ids: list[str] = []
+        try:
+            for prompt, one in zip(prompts, params, strict=True):
+                request_ids.append(self._add(prompt, one, collect))
+            while len(finished) < len(prompts):
+                self._step()
+        except BaseException:
+            for request_id in request_ids:
+                self._abort(request_id)
+            raise
+        return [finished[request_id] for request_id in request_ids]
+
+    def _add(
+        self, prompt: ParsedPrompt, params: SamplingParams, sink: Callable[[Delta], None]
+    ) -> str:
+        """Queue a prompt whose deltas go to ``sink``."""
+        if "engine" not in self.__dict__:
+            raise RequestError("the LLM is closed")
+        ids = prompt.token_ids
+        if ids is None:
+            ids = self.tokenizer.encode(prompt.text or "")
+        request_id = self.engine.add_request(ids, params, prompt=prompt.text)
+        self._sinks[request_id] = sink
+        return request_id
+
+    def _abort(self, request_id: str) -> None:
+        """Forget a request, ended or not."""
+        self._sinks.pop(request_id, None)
+        if "engine" in self.__dict__:
+            self.engine.abort(request_id)
+
+    def _step(self) -> None:
+        """One step of the engine; every delta to the one who waits for it."""
+        for delta in self.engine.step():
+            sink = self._sinks[delta.request_id]
+            if delta.finished:
+                del self._sinks[delta.request_id]
+            sink(delta)
+
+
+class DeltaStream(Iterator[Delta]):
+    """The deltas of one request as they come; the last one has the whole result as ``output``.
+
+    ``close``, or dropping the stream, aborts the request.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        inbox: deque[Delta],
+        *,
+        step: Callable[[], None],
+        abort: Callable[[str], None],
+    ) -> None:
+        """``step`` computes, and fills ``inbox`` sooner or later; ``abort`` ends a request."""
+        self.request_id = request_id
+        self._inbox = inbox
+        self._step = step
+        self._abort = abort
+        self._open = True
+
+    def __next__(self) -> Delta:
+        """The next delta, computing until there is one."""
+        if not self._open:
+            raise StopIteration
+        while not self._inbox:
+            self._step()
+        delta = self._inbox.popleft()
+        self._open = not delta.finished
+        return delta
+
+    def close(self) -> None:
+        """Abort the request unless it has ended."""
+        if self._open:
+            self._open = False
+            self._abort(self.request_id)
+
+    def __del__(self) -> None:
+        """A stream that nobody reads any more computes nothing."""
+        self.close()

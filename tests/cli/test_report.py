@@ -1,0 +1,47 @@
+"""The line of figures."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kvreuse.cli.report import summary
+from kvreuse.kv.layout import KVLayout
+from kvreuse.kv.pool import PagePool
+from kvreuse.outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
+
+METRICS = RequestMetrics(
+    arrival_time=100.0,
+    first_scheduled_time=100.0,
+    first_token_time=100.5,
+    finished_time=102.5,
+    num_prompt_tokens=1000,
+    num_generated_tokens=41,
+    num_pages=33,
+    num_reserved_pages=40,
+    kv_bytes=33 * 720 * 1024,
+)
+
+
+def line(metrics: RequestMetrics, reason: FinishReason, max_tokens: int | None = 41) -> str:
+    answer = CompletionOutput(index=0, text="", token_ids=(), finish_reason=reason)
+    output = RequestOutput("0", None, (), [answer], metrics)
+    pool = PagePool(KVLayout(num_layers=30, num_kv_heads=3, head_dim=64), num_pages=64)
+    return summary(output, pool, max_tokens)
+
+
+def test_tokens_rates_first_token_and_pages() -> None:
+    assert line(METRICS, "stop") == (
+        "prompt 1,000 at 2,000 tok/s | generated 41 at 20 tok/s | first token 500 ms"
+        " | KV 33 pages, 23.2 MiB of 45 MiB"
+    )
+
+
+def test_one_token_has_no_rate() -> None:
+    one = dataclasses.replace(METRICS, num_generated_tokens=1, num_pages=1)
+    assert "| generated 1 | first token 500 ms | KV 1 page, " in line(one, "stop")
+
+
+def test_what_cut_an_answer_is_named() -> None:
+    assert line(METRICS, "length").endswith(" | cut by --max-tokens")
+    assert line(METRICS, "length", 512).endswith(" | the context is full")
+    assert line(METRICS, "length", None).endswith(" | the context is full")

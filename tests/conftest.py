@@ -1,0 +1,78 @@
+"""What all tests share: the real model, and the account of instruction sets that were tested."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvreuse.model import source
+from kvreuse.ops import native
+
+DEFAULT_MODEL = "smollm2-135m"
+TESTED = pytest.StashKey[Counter[str]]()
+
+
+@pytest.fixture(scope="session")
+def model_path() -> Path:
+    """The real model's file; fetched into the user's cache folder where it is not there yet."""
+    return source.pull(DEFAULT_MODEL)
+
+
+@pytest.fixture
+def isa(request: pytest.FixtureRequest) -> str:
+    """The name of one instruction-set path; a test that takes it runs once per path of this CPU."""
+    return str(request.param)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all-isas",
+        action="store_true",
+        help="fail where an instruction-set path that this CPU has was not tested",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[TESTED] = Counter()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "isa" in metafunc.fixturenames:
+        metafunc.parametrize("isa", native.available_isas(), indirect=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
+    if report.when == "call" and report.passed and "isa" in params:
+        item.config.stash[TESTED][str(params["isa"])] += 1
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if session.config.getoption("--all-isas") and exitstatus == 0 and _untested(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    tested = config.stash[TESTED]
+    if not tested and not config.getoption("--all-isas"):
+        return
+    ran = ", ".join(f"{name} ({count})" for name, count in tested.items()) or "none"
+    has = ", ".join(native.available_isas())
+    terminalreporter.write_line(
+        f"ISA paths tested, with how many tests: {ran} (of those this CPU has: {has})"
+    )
+    if config.getoption("--all-isas") and (missing := _untested(config)):
+        terminalreporter.write_line(f"error: not tested: {', '.join(missing)}", red=True)
+
+
+def _untested(config: pytest.Config) -> list[str]:
+    return [name for name in native.available_isas() if not config.stash[TESTED][name]]

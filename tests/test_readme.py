@@ -1,0 +1,20 @@
+"""What README.md shows of Python runs as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.S | re.M)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_python_examples_run(
+    example: str, model_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert model_path.exists()  # the example names it
+    exec(compile(example, README.name, "exec"), {})
+    assert "The capital of France is ->" in capsys.readouterr().out
