@@ -18,13 +18,8 @@ import json
 import statistics
 import sys
 import time
-from typing import cast
 
 import numpy as np
-from limits import Limits
-from limits import measure as measure_limits
-from limits import table as limits_table
-from timed import TimedKernels
 
 from kvreuse.engine import Engine
 from kvreuse.errors import KVReuseError
@@ -37,6 +32,9 @@ from kvreuse.model.weights import load_weights
 from kvreuse.ops.native import Kernels, open_kernels
 from kvreuse.runner import ModelRunner
 from kvreuse.sampling_params import SamplingParams
+from limits import Limits
+from limits import measure as measure_limits
+from limits import table as limits_table
 
 MAX_LEN = 2048
 BUDGET = 512
@@ -81,15 +79,15 @@ class Bench:
     """One model on one path, with an engine whose kernels are timed."""
 
     def __init__(self, model: str, kernels: Kernels) -> None:
-        self.kernels = TimedKernels(kernels)
         with GGUFFile(resolve(model)) as file:
             self.spec = read_spec(file)
             self.layout = KVLayout.of(self.spec)
             self.weights = load_weights(file, self.spec, kernels)
         self.pool = PagePool(self.layout, SEATS * self.layout.pages_for(512) + 64)
         limits = StepLimits(rows=BUDGET, samples=SEATS, sequences=SEATS, positions=MAX_LEN)
+        self.runner = ModelRunner(self.spec, self.weights, kernels, self.pool, limits)
         self.engine = Engine(
-            ModelRunner(self.spec, self.weights, cast(Kernels, self.kernels), self.pool, limits),
+            self.runner,
             self.pool,
             None,
             vocab_size=self.spec.vocab_size,
@@ -99,25 +97,22 @@ class Bench:
 
     def run(self, case: Case) -> tuple[float, float, dict[str, float]]:
         """(seconds, seconds in kernels, seconds by kernel) of a decode step, or of a prefill."""
-        steps = DECODE_STEPS if case.decode else 0
-        params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=steps + 1)
+        tokens = DECODE_STEPS + 1 if case.decode else 1
+        params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=tokens)
         for _ in range(case.sequences):
             ids = self._random.integers(1, self.spec.vocab_size, case.context)
             self.engine.add_request([int(i) for i in ids], params)
-        self.kernels.take()
-        begin = time.perf_counter()
-        answered: set[str] = set()
-        while len(answered) < case.sequences:
-            answered |= {delta.request_id for delta in self.engine.step()}
-        seconds = time.perf_counter() - begin
-        by_kernel = self.kernels.take()
         if case.decode:
-            begin, steps = time.perf_counter(), 0
-            while self.engine.has_unfinished:
-                self.engine.step()
-                steps += 1
-            seconds = (time.perf_counter() - begin) / steps
-            by_kernel = {name: s / steps for name, s in self.kernels.take().items()}
+            answered: set[str] = set()
+            while len(answered) < case.sequences:
+                answered |= {delta.request_id for delta in self.engine.step()}
+        before, begin, steps = self.runner.seconds(), time.perf_counter(), 0
+        while self.engine.has_unfinished:
+            self.engine.step()
+            steps += 1
+        times = steps if case.decode else 1
+        seconds = (time.perf_counter() - begin) / times
+        by_kernel = {n: (s - before[n]) / times for n, s in self.runner.seconds().items()}
         return seconds, sum(by_kernel.values()), by_kernel
 
     def bound(self, case: Case, limits: Limits) -> float:
@@ -172,10 +167,10 @@ def table(results: list[Result]) -> str:
     names = sorted({name for r in results for name in r.kernels})
     lines += [
         "",
-        f"{'ms by kernel':<26}" + "".join(f"{n.removeprefix('linear '):>15}" for n in names),
+        f"{'ms by kernel':<26}" + "".join(f"{n:>11}" for n in names),
     ]
     lines += [
-        f"{r.name:<26}" + "".join(f"{r.kernels.get(n, 0) * 1e3:>15.2f}" for n in names)
+        f"{r.name:<26}" + "".join(f"{r.kernels.get(n, 0) * 1e3:>11.2f}" for n in names)
         for r in results
     ]
     return "\n".join(lines)

@@ -24,17 +24,21 @@ Batch::Batch(const BatchLimits &limits) : limits_(limits) {
   for (auto *v : {&ids_, &positions_, &row_seq_, &row_list_, &partial_base_}) v->resize(rows);
   tables_.resize(sequences * pages);
   kv_len_.resize(sequences);
+  sample_rows_.resize(limits.samples);
   items_.reserve(rows + sequences * parts_of(limits.positions));
   splits_.reserve(sequences);
   for (size_t i = 0; i < rows; i++) row_list_[i] = (int32_t)i;
 }
 
 void Batch::load(const int32_t *ids, const int32_t *positions, const int32_t *row_seq, int rows, const int32_t *tables, int width,
-                 const int32_t *kv_len, int sequences, int units_wanted) {
+                 const int32_t *kv_len, int sequences, const int32_t *sample_rows, int samples, int units_wanted) {
   if (rows < 1 || rows > limits_.rows) refuse("the number of rows", rows, limits_.rows);
   if (sequences < 1 || sequences > limits_.sequences) refuse("the number of sequences", sequences, limits_.sequences);
   if (width < 1 || width > limits_.table_pages) refuse("the width of the tables", width, limits_.table_pages);
+  if (samples < 0 || samples > limits_.samples) refuse("the number of rows that sample", samples, limits_.samples);
   rows_ = rows;
+  samples_ = samples;
+  std::copy(sample_rows, sample_rows + samples, sample_rows_.begin());
   std::copy(ids, ids + rows, ids_.begin());
   std::copy(positions, positions + rows, positions_.begin());
   std::copy(row_seq, row_seq + rows, row_seq_.begin());
@@ -55,6 +59,7 @@ void Batch::check(int sequences, int width) const {
     bound("a row's sequence", row_seq_[r], sequences);
     bound("a position", positions_[r], kv_len_[row_seq_[r]]);
   }
+  for (int s = 0; s < samples_; s++) bound("a row that samples", sample_rows_[s], rows_);
 }
 
 // Prefill rows keep their parts to themselves; a lone row (decode) over several parts is split where the step would

@@ -1,5 +1,4 @@
 // The machine's limits, measured through the same threads and instructions as the kernels.
-#include <chrono>
 #include <cstring>
 #include <vector>
 
@@ -8,18 +7,16 @@
 namespace kvr {
 namespace {
 
-double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
 // The best of a few runs of f, which returns the operations it did, as operations a second over all threads.
 template <class F> double best_rate(ThreadPool &threads, int repeats, F f) {
   std::vector<double> done(threads.size());
   double best = 0;
   for (int i = 0; i < repeats; i++) {
-    const double begin = seconds();
+    const double begin = seconds_now();
     threads.run_everywhere([&](int thread) { done[thread] = f(thread); });
     double total = 0;
     for (double d : done) total += d;
-    best = std::max(best, total / (seconds() - begin));
+    best = std::max(best, total / (seconds_now() - begin));
   }
   return best;
 }
@@ -28,9 +25,9 @@ template <class F> double best_rate(ThreadPool &threads, int repeats, F f) {
 double peak(ThreadPool &threads, double (*multiply)(int64_t)) {
   int64_t iterations = 1 << 10;
   for (;; iterations *= 4) {
-    const double begin = seconds();
+    const double begin = seconds_now();
     threads.run([&](int) { multiply(iterations); });
-    if (seconds() - begin > 2e-3) break;
+    if (seconds_now() - begin > 2e-3) break;
   }
   return best_rate(threads, 5, [&](int) { return multiply(iterations); });
 }
@@ -56,9 +53,9 @@ double Kernels::fork_join_seconds() {
   constexpr int CALLS = 2000;
   double best = 1;
   for (int i = 0; i < 5; i++) {
-    const double begin = seconds();
+    const double begin = seconds_now();
     for (int call = 0; call < CALLS; call++) threads_.run_everywhere([](int) {});
-    best = std::min(best, (seconds() - begin) / CALLS);
+    best = std::min(best, (seconds_now() - begin) / CALLS);
   }
   return best;
 }

@@ -1,6 +1,7 @@
 // The Python face of the kernels. Every call releases the interpreter lock and checks sizes before it computes.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -8,7 +9,7 @@
 
 #include <stdexcept>
 
-#include "operations.h"
+#include "program.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -54,6 +55,26 @@ struct Input {
   kvr::Normed normed;
   size_t width;
 };
+
+// A program, and the batch that its attention is checked against.
+struct PyProgram {
+  kvr::Batch &batch;
+  kvr::Program program;
+  PyProgram(kvr::Kernels &kernels, kvr::Workspace &space, kvr::Batch &b) : batch(b), program(kernels, space, b) {}
+};
+
+void check_attend(const kvr::Batch &batch, const KVView &kv, const RotaryTable &rope, int layer) {
+  if (layer < 0 || layer >= kv.layers) throw std::invalid_argument("there is no such layer");
+  if (rope.rotary.dims > kv.geometry.head_dim || (int)rope.cosines.shape(0) < batch.limits().positions)
+    throw std::invalid_argument("the rotary tables do not cover the heads and positions");
+  if (batch.limits().page_size != kv.geometry.page_size || batch.limits().num_pages > (int)kv.pool.shape(0))
+    throw std::invalid_argument("the batch was made for another pool");
+}
+
+void check_norm(const Input &input, const kvr::Projection &projection) {
+  if (input.width && input.width != (size_t)projection.inputs())
+    throw std::invalid_argument("a norm has another width than the linear behind it");
+}
 
 kvr::SourceMatrix source_matrix(const nb::tuple &t) {
   const Bytes bytes = nb::cast<Bytes>(t[0]);
@@ -110,17 +131,17 @@ NB_MODULE(_native, m) {
       .def(nb::init<PoolBytes, int, int, int, int, int>(), "pool"_a, "page_size"_a, "layers"_a, "kv_heads"_a, "group_size"_a, "head_dim"_a);
 
   nb::class_<kvr::Batch>(m, "Batch")
-      .def("__init__", [](kvr::Batch *self, int rows, int sequences, int table_pages, int page_size, int num_pages, int vocabulary, int positions) {
-        if (rows < 1 || sequences < 1 || table_pages < 1 || page_size < 1 || num_pages < 1 || vocabulary < 1 || positions < 1)
+      .def("__init__", [](kvr::Batch *self, int rows, int samples, int sequences, int table_pages, int page_size, int num_pages, int vocabulary, int positions) {
+        if (rows < 1 || samples < 1 || sequences < 1 || table_pages < 1 || page_size < 1 || num_pages < 1 || vocabulary < 1 || positions < 1)
           throw std::invalid_argument("a batch's limits must be positive");
-        new (self) kvr::Batch({rows, sequences, table_pages, page_size, num_pages, vocabulary, positions});
-      }, "rows"_a, "sequences"_a, "table_pages"_a, "page_size"_a, "num_pages"_a, "vocabulary"_a, "positions"_a)
-      .def("load", [](kvr::Batch &b, Ints ids, Ints positions, Ints row_seq, IntTable tables, Ints kv_len, int units_wanted) {
+        new (self) kvr::Batch({rows, samples, sequences, table_pages, page_size, num_pages, vocabulary, positions});
+      }, "rows"_a, "samples"_a, "sequences"_a, "table_pages"_a, "page_size"_a, "num_pages"_a, "vocabulary"_a, "positions"_a)
+      .def("load", [](kvr::Batch &b, Ints ids, Ints positions, Ints row_seq, IntTable tables, Ints kv_len, Ints sample_rows, int units_wanted) {
         if (positions.size() != ids.size() || row_seq.size() != ids.size() || kv_len.size() != tables.shape(0))
           throw std::invalid_argument("the arrays of a batch disagree in length");
         b.load(ids.data(), positions.data(), row_seq.data(), (int)ids.size(), tables.data(), (int)tables.shape(1), kv_len.data(),
-               (int)kv_len.size(), units_wanted);
-      }, "ids"_a, "positions"_a, "row_seq"_a, "tables"_a, "kv_len"_a, "units_wanted"_a)
+               (int)kv_len.size(), sample_rows.data(), (int)sample_rows.size(), units_wanted);
+      }, "ids"_a, "positions"_a, "row_seq"_a, "tables"_a, "kv_len"_a, "sample_rows"_a, "units_wanted"_a)
       .def_prop_ro("items", [](const kvr::Batch &b) { return b.items().size(); })
       .def_prop_ro("splits", [](const kvr::Batch &b) { return b.splits().size(); });
 
@@ -141,20 +162,39 @@ NB_MODULE(_native, m) {
       .def("embed", &kvr::Kernels::embed, "table"_a, "batch"_a, "scale"_a, "x"_a, Unlocked())
       .def("linear", [](kvr::Kernels &k, kvr::Workspace &space, const kvr::Projection &projection, const kvr::Tensor &x, int rows,
                         const Input &input, kvr::Tensor &y, bool accumulate) {
-        if (input.width && input.width != (size_t)projection.inputs()) throw std::invalid_argument("a norm has another width than the linear behind it");
+        check_norm(input, projection);
         k.linear(space, projection, x, rows, input.normed, y, accumulate);
       }, "workspace"_a, "projection"_a, "x"_a, "rows"_a, "input"_a, "y"_a, "accumulate"_a, Unlocked())
       .def("attend", [](kvr::Kernels &k, kvr::Workspace &space, const kvr::Batch &batch, const KVView &kv, const RotaryTable &rope, int layer,
                         float query_scale, const kvr::Tensor &qkv, kvr::Tensor &out) {
-        if (layer < 0 || layer >= kv.layers) throw std::invalid_argument("there is no such layer");
-        if (rope.rotary.dims > kv.geometry.head_dim || (int)rope.cosines.shape(0) < batch.limits().positions)
-          throw std::invalid_argument("the rotary tables do not cover the heads and positions");
-        if (batch.limits().page_size != kv.geometry.page_size || batch.limits().num_pages > (int)kv.pool.shape(0))
-          throw std::invalid_argument("the batch was made for another pool");
+        check_attend(batch, kv, rope, layer);
         k.attend(space, batch, kv.geometry, rope.rotary, layer, query_scale, qkv, out);
       }, "workspace"_a, "batch"_a, "kv"_a, "rotary"_a, "layer"_a, "query_scale"_a, "qkv"_a, "out"_a, Unlocked())
       .def("read_bandwidth", &kvr::Kernels::read_bandwidth, "bytes"_a, "repeats"_a, Unlocked())
       .def("int8_peak", &kvr::Kernels::int8_peak, Unlocked())
       .def("float_peak", &kvr::Kernels::float_peak, Unlocked())
       .def("fork_join_seconds", &kvr::Kernels::fork_join_seconds, Unlocked());
+
+  // keep_alive: a program holds on to everything that it was given.
+  nb::class_<PyProgram>(m, "Program")
+      .def(nb::init<kvr::Kernels &, kvr::Workspace &, kvr::Batch &>(), "kernels"_a, "workspace"_a, "batch"_a, nb::keep_alive<1, 2>(),
+           nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>())
+      .def("embed", [](PyProgram &p, const kvr::Matrix &table, float scale, kvr::Tensor &x) { p.program.embed(table, scale, x); },
+           "table"_a, "scale"_a, "x"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 4>())
+      .def("linear", [](PyProgram &p, const std::string &name, const kvr::Projection &projection, const kvr::Tensor &x, const Input &input,
+                        kvr::Tensor &y, bool accumulate, bool sampled) {
+        check_norm(input, projection);
+        p.program.linear(name, projection, x, input.normed, y, accumulate, sampled);
+      }, "name"_a, "projection"_a, "x"_a, "input"_a, "y"_a, "accumulate"_a = false, "sampled"_a = false, nb::keep_alive<1, 3>(),
+         nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(), nb::keep_alive<1, 6>())
+      .def("attend", [](PyProgram &p, const KVView &kv, const RotaryTable &rope, int layer, float query_scale, const kvr::Tensor &qkv,
+                        kvr::Tensor &out) {
+        check_attend(p.batch, kv, rope, layer);
+        p.program.attend(kv.geometry, rope.rotary, layer, query_scale, qkv, out);
+      }, "kv"_a, "rotary"_a, "layer"_a, "query_scale"_a, "qkv"_a, "out"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
+         nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>())
+      .def("gather", [](PyProgram &p, const kvr::Tensor &x, kvr::Tensor &y) { p.program.gather(x, y); }, "x"_a, "y"_a,
+           nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+      .def("run", [](PyProgram &p) { p.program.run(); }, Unlocked())
+      .def("seconds", [](const PyProgram &p) { return p.program.seconds(); }, "(name, seconds spent so far) of every operation.");
 }

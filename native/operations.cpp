@@ -75,6 +75,11 @@ void Kernels::embed(const Matrix &table, const Batch &batch, float scale, Tensor
   });
 }
 
+void Kernels::gather(const Batch &batch, const Tensor &x, Tensor &y) {
+  require(y.rows() >= batch.samples() && y.columns() == x.columns() && x.rows() >= batch.rows(), "the rows that sample do not fit");
+  for (int i = 0; i < batch.samples(); i++) std::copy_n(x.row(batch.sample_rows()[i]), x.columns(), y.row(i));
+}
+
 void Kernels::linear(Workspace &space, const Projection &projection, const Tensor &x, int rows, const Normed &input, Tensor &y,
                      bool accumulate) {
   const bool gated = input.prologue == Prologue::SILU_MUL || input.prologue == Prologue::GELU_MUL;

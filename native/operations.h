@@ -70,6 +70,8 @@ class Kernels {
   ThreadPool &threads() { return threads_; }
 
   void embed(const Matrix &table, const Batch &batch, float scale, Tensor &x);
+  // The rows of x that sample, one after the other.
+  void gather(const Batch &batch, const Tensor &x, Tensor &y);
   void linear(Workspace &space, const Projection &projection, const Tensor &x, int rows, const Normed &input, Tensor &y, bool accumulate);
   void attend(Workspace &space, const Batch &batch, const KVGeometry &kv, const Rotary &rope, int layer, float query_scale,
               const Tensor &qkv, Tensor &out);

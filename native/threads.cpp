@@ -1,5 +1,7 @@
 #include "threads.h"
 
+#include <chrono>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -16,6 +18,8 @@ inline void relax() {
 }
 
 }  // namespace
+
+double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 void wait_change(const std::atomic<uint32_t> &word, uint32_t old) {
   constexpr int SPINS = 4000;  // the next kernel call is usually nearer than this; a longer spin would take others' cores

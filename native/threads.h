@@ -11,6 +11,9 @@
 
 namespace kvr {
 
+// Seconds of a clock that only goes forward.
+double seconds_now();
+
 // Waits until `word` is no longer `old`: awake for some tens of microseconds, then asleep.
 void wait_change(const std::atomic<uint32_t> &word, uint32_t old);
 

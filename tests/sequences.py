@@ -100,4 +100,5 @@ class Machine:
         while sequence.computed < len(ids):
             result = self.step((sequence, min(chunk, len(ids) - sequence.computed)))
         self.free(sequence)
-        return result[0]
+        logits: Float32Array = result[0]
+        return logits

@@ -50,13 +50,13 @@ def test_no_cache_at_all_gives_the_same(machine: Machine, ids: list[int]) -> Non
     prompt = ids[:SHORT]
     sequence = machine.sequence(prompt)
     logits = machine.step((sequence, SHORT))[0]
-    answer = []
+    answer: list[int] = []
     for _ in range(12):
         answer.append(int(logits.argmax()))
         sequence.ids.append(answer[-1])
         logits = machine.step((sequence, 1))[0]
     machine.free(sequence)
-    recomputed = []
+    recomputed: list[int] = []
     for i in range(12):
         recomputed.append(int(machine.logits(prompt + recomputed[:i]).argmax()))
     assert recomputed == answer

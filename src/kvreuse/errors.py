@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class KVReuseError(Exception):
-    """Base of every error that is the input's fault; the command line prints it and exits with 2."""
+    """Base of every error that is the input's fault; the command line exits with 2."""
 
 
 class ModelFileError(KVReuseError):

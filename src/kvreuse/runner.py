@@ -70,6 +70,10 @@ class ModelRunner:
             batch.sample_rows,
         )
 
+    def seconds(self) -> dict[str, float]:
+        """Seconds spent in the kernels so far, by operation; the rest of a step is Python's."""
+        return self._decoder.seconds()
+
 
 def load_runner(
     file: GGUFFile, spec: ModelSpec, layout: KVLayout, pool: PagePool, config: EngineConfig

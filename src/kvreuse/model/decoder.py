@@ -9,7 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from kvreuse.kv.layout import KVLayout
-from kvreuse.ops.native import Batch, Input, Kernels, KVView, Rotary, Tensor, Workspace
+from kvreuse.ops.native import (
+    Batch,
+    Input,
+    Kernels,
+    KVView,
+    Program,
+    Rotary,
+    Tensor,
+    Workspace,
+)
 
 from .rope import rope_tables
 from .spec import ModelSpec
@@ -53,11 +62,10 @@ class Decoder:
     ) -> None:
         """``pool`` is uint8[num_pages, page_bytes], see ``PagePool.data``."""
         self.spec = spec
-        self._weights = weights
-        self._kernels = kernels
-        self._query_scale = math.log2(math.e) / math.sqrt(spec.head_dim)
+        self._threads = kernels.threads
         self._batch = Batch(
             rows=limits.rows,
+            samples=limits.samples,
             sequences=limits.sequences,
             table_pages=-(-limits.positions // layout.page_size),
             page_size=layout.page_size,
@@ -92,17 +100,41 @@ class Decoder:
         self._gate_up = Tensor(limits.rows, 2 * spec.intermediate_size)
         self._last = Tensor(limits.samples, spec.hidden_size)
         self._logits = Tensor(limits.samples, weights.logits.outputs)
-        self._rows = self._x.numpy()
-        self._last_rows = self._last.numpy()
         self._logit_rows = self._logits.numpy()[:, : spec.vocab_size]
-        self._inputs = [self._layer_inputs(layer) for layer in weights.layers]
-        self._final = Input.rms_norm(weights.output_norm, spec.rms_norm_eps)
-        self._plain = Input.plain()
-        self._gated = Input.silu_mul() if spec.activation == "silu" else Input.gelu_mul()
+        self._program = Program(kernels, self._workspace, self._batch)
+        self._record(weights)
 
-    def _layer_inputs(self, layer: LayerWeights) -> tuple[Input, Input]:
-        eps = self.spec.rms_norm_eps
-        return Input.rms_norm(layer.attention_norm, eps), Input.rms_norm(layer.ffn_norm, eps)
+    def _record(self, weights: ModelWeights) -> None:
+        """Write the forward pass down; a step runs it over the rows that the batch then holds.
+
+        Two linears of a layer add to the residual stream ``x``, the others write.
+        """
+        run, x = self._program, self._x
+        run.embed(weights.embedding, self.spec.embedding_scale, x)
+        for i, layer in enumerate(weights.layers):
+            self._record_layer(i, layer)
+        run.gather(x, self._last)
+        norm = self._norm(weights.output_norm)
+        run.linear("logits", weights.logits, self._last, norm, self._logits, sampled=True)
+
+    def _record_layer(self, i: int, layer: LayerWeights) -> None:
+        run, x, qkv, mixed, gate_up = (
+            self._program,
+            self._x,
+            self._qkv,
+            self._mixed,
+            self._gate_up,
+        )
+        query_scale = math.log2(math.e) / math.sqrt(self.spec.head_dim)
+        gated = Input.silu_mul() if self.spec.activation == "silu" else Input.gelu_mul()
+        run.linear("qkv", layer.qkv, x, self._norm(layer.attention_norm), qkv)
+        run.attend(self._kv, self._rotary, i, query_scale, qkv, mixed)
+        run.linear("output", layer.output, mixed, Input.plain(), x, accumulate=True)
+        run.linear("gate, up", layer.gate_up, x, self._norm(layer.ffn_norm), gate_up)
+        run.linear("down", layer.down, gate_up, gated, x, accumulate=True)
+
+    def _norm(self, weight: npt.NDArray[np.float32]) -> Input:
+        return Input.rms_norm(weight, self.spec.rms_norm_eps)
 
     def forward(
         self,
@@ -117,31 +149,11 @@ class Decoder:
 
         The arguments are the fields of ``BatchInput``. ValueError where they are out of bounds.
         """
-        k, space, batch = self._kernels, self._workspace, self._batch
-        x, qkv, mixed, gate_up = self._x, self._qkv, self._mixed, self._gate_up
-        batch.load(ids, positions, row_seq, tables, kv_len, 2 * k.threads)
-        rows = len(ids)
-        k.embed(self._weights.embedding, batch, self.spec.embedding_scale, x)
-        layers = zip(self._weights.layers, self._inputs, strict=True)
-        for i, (layer, (attention_input, ffn_input)) in enumerate(layers):
-            k.linear(space, layer.qkv, x, rows, attention_input, qkv, False)
-            k.attend(space, batch, self._kv, self._rotary, i, self._query_scale, qkv, mixed)
-            k.linear(space, layer.output, mixed, rows, self._plain, x, True)
-            k.linear(space, layer.gate_up, x, rows, ffn_input, gate_up, False)
-            k.linear(space, layer.down, gate_up, rows, self._gated, x, True)
-        return self._sampled(sample_rows)
+        units_wanted = 2 * self._threads  # enough attention items that no thread idles
+        self._batch.load(ids, positions, row_seq, tables, kv_len, sample_rows, units_wanted)
+        self._program.run()
+        return self._logit_rows[: len(sample_rows)]
 
-    def _sampled(self, sample_rows: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-        count = len(sample_rows)
-        if count:
-            np.take(self._rows, sample_rows, axis=0, out=self._last_rows[:count])
-            self._kernels.linear(
-                self._workspace,
-                self._weights.logits,
-                self._last,
-                count,
-                self._final,
-                self._logits,
-                False,
-            )
-        return self._logit_rows[:count]
+    def seconds(self) -> dict[str, float]:
+        """Seconds spent in the kernels so far, by operation."""
+        return dict(self._program.seconds())

@@ -13,8 +13,9 @@ Activation = Literal["silu", "gelu_tanh"]
 class RopeSpec:
     """Rotary position embedding of one kind of layer (Su et al., 2021).
 
-    ``pairs`` says which two channels rotate together: ``interleaved`` (2i, 2i+1), as GGUF's ``llama``
-    stores them, or ``half`` (i, i + dims/2). ``dims`` channels of each head rotate, the rest pass.
+    ``pairs`` says which two channels rotate together: ``interleaved`` (2i, 2i+1), as GGUF's
+    ``llama`` stores them, or ``half`` (i, i + dims/2). ``dims`` channels of each head rotate, the
+    rest pass.
     ``scaling`` is ``none`` or the name of a regime, with its parameters in ``scaling_params``.
     """
 
@@ -27,9 +28,10 @@ class RopeSpec:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """The shape of a decoder-only Transformer. All sizes in elements; one entry a layer in ``windows``.
+    """The shape of a decoder-only Transformer. All sizes in elements.
 
-    ``windows[i]`` is the number of last positions that layer ``i`` sees (``None``: all of them).
+    ``windows[i]`` is the number of last positions that layer ``i`` sees (``None``: all of them);
+    empty where every layer sees all.
     Layers with a window use ``local_rope`` where the model has one, all others ``rope``.
     """
 

@@ -1,1 +1,1 @@
-"""The operations of the forward pass: ``native`` serves them, ``reference`` says what they compute."""
+"""The operations of the forward pass: ``native`` serves them, ``reference`` is their twin."""

@@ -69,6 +69,7 @@ class Batch:
     def __init__(
         self,
         rows: int,
+        samples: int,
         sequences: int,
         table_pages: int,
         page_size: int,
@@ -83,6 +84,7 @@ class Batch:
         row_seq: npt.NDArray[np.int32],
         tables: npt.NDArray[np.int32],
         kv_len: npt.NDArray[np.int32],
+        sample_rows: npt.NDArray[np.int32],
         units_wanted: int,
     ) -> None: ...
     @property
@@ -138,3 +140,29 @@ class Kernels:
     def int8_peak(self) -> float: ...
     def float_peak(self) -> float: ...
     def fork_join_seconds(self) -> float: ...
+
+class Program:
+    def __init__(self, kernels: Kernels, workspace: Workspace, batch: Batch) -> None: ...
+    def embed(self, table: Matrix, scale: float, x: Tensor) -> None: ...
+    def linear(
+        self,
+        name: str,
+        projection: Projection,
+        x: Tensor,
+        input: Input,
+        y: Tensor,
+        accumulate: bool = False,
+        sampled: bool = False,
+    ) -> None: ...
+    def attend(
+        self,
+        kv: KVView,
+        rotary: Rotary,
+        layer: int,
+        query_scale: float,
+        qkv: Tensor,
+        out: Tensor,
+    ) -> None: ...
+    def gather(self, x: Tensor, y: Tensor) -> None: ...
+    def run(self) -> None: ...
+    def seconds(self) -> list[tuple[str, float]]: ...

@@ -1,4 +1,4 @@
-"""The native kernels: which instruction-set paths this machine has, and a team of threads on one of them."""
+"""The native kernels: the instruction-set paths of this machine, and a team of threads on one."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ._native import (
     Kernels,
     KVView,
     Matrix,
+    Program,
     Projection,
     Rotary,
     Tensor,
@@ -30,6 +31,7 @@ __all__ = [
     "Kernels",
     "Matrix",
     "Path",
+    "Program",
     "Projection",
     "Rotary",
     "Tensor",
