@@ -59,11 +59,15 @@ std::vector<Path> probe() {
   const Registers one = cpuid(1, 0), seven = cpuid(7, 0);
   const uint64_t saved = saved_states();
   const bool os256 = (saved & 0x6) == 0x6, os512 = (saved & 0xe6) == 0xe6, os_tiles = (saved & 0x60000) == 0x60000;
-  const std::vector<Need> avx512 = {
-      {"avx2", bit(seven.b, 5)},      {"fma", bit(one.c, 12)},        {"f16c", bit(one.c, 29)},
+  const std::vector<Need> avx2 = {{"avx2", bit(seven.b, 5)}, {"fma", bit(one.c, 12)}, {"f16c", bit(one.c, 29)},
+                                  {"256-bit registers saved by the system", os256}};
+  std::vector<Need> vnni = avx2, avx512 = avx2;
+  vnni.push_back({"avx-vnni", bit(cpuid(7, 1).a, 4)});
+  const std::vector<Need> wide = {
       {"avx512f", bit(seven.b, 16)},  {"avx512bw", bit(seven.b, 30)}, {"avx512dq", bit(seven.b, 17)},
       {"avx512vl", bit(seven.b, 31)}, {"avx512vnni", bit(seven.c, 11)},
-      {"512-bit registers saved by the system", os512 && os256}};
+      {"512-bit registers saved by the system", os512}};
+  avx512.insert(avx512.end(), wide.begin(), wide.end());
   std::vector<Need> amx = avx512;
   const bool tiles = bit(seven.d, 24) && os_tiles;
   amx.push_back({"amx-tile", bit(seven.d, 24)});
@@ -78,6 +82,8 @@ std::vector<Path> probe() {
   };
   add(amx_kernels(), amx, true);
   add(avx512_kernels(), avx512, true);
+  add(avx2_vnni_kernels(), vnni, true);
+  add(avx2_kernels(), avx2, true);
   add(amx_sim_kernels(), avx512, false);
   add(portable_kernels(), {}, true);
   return out;

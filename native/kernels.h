@@ -120,6 +120,7 @@ inline constexpr size_t linear_scratch_bytes(size_t inputs) { return inputs / GR
 
 const KernelTable *portable_kernels();
 const KernelTable *avx2_kernels();
+const KernelTable *avx2_vnni_kernels();
 const KernelTable *avx512_kernels();
 const KernelTable *amx_kernels();
 const KernelTable *amx_sim_kernels();

@@ -24,7 +24,7 @@ static double multiply_int8(int64_t iterations) {
   for (int i = 0; i < 64; i++) bytes[i] = (uint8_t)(i % 15);
   const B w = load_bytes(bytes);
   I a[12];
-  UNROLL for (int i = 0; i < 12; i++) a[i] = iset1(i);
+  UNROLL for (int i = 0; i < 12; i++) a[i] = iadd(iota(), iset1(16 * i));  // all different: none can be left out
   for (int64_t k = 0; k < iterations; k++) {
     UNROLL for (int i = 0; i < 12; i++) a[i] = dot4(a[i], w, 0x01010101);
     keep(a[0]);
@@ -40,7 +40,7 @@ static double multiply_int8(int64_t iterations) {
 static double multiply_float(int64_t iterations) {
   if (HAS_TILES) return tile_multiply_bf16(iterations);
   F a[12];
-  UNROLL for (int i = 0; i < 12; i++) a[i] = set1((float)i);
+  UNROLL for (int i = 0; i < 12; i++) a[i] = to_float(iadd(iota(), iset1(16 * i)));
   const F x = set1(0.999f), y = set1(0.001f);
   for (int64_t k = 0; k < iterations; k++) {
     UNROLL for (int i = 0; i < 12; i++) a[i] = fma(a[i], x, y);
