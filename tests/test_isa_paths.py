@@ -7,9 +7,17 @@ from pathlib import Path
 
 from kvreuse.ops import native
 
-AVX512 = {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}
+AVX2 = {"avx2", "fma", "f16c"}
+AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}
 AMX = {"amx_tile", "amx_int8", "amx_bf16"}
-NEEDS = {"portable": set[str](), "avx512": AVX512, "amx-sim": AVX512, "amx": AVX512 | AMX}
+NEEDS = {
+    "portable": set[str](),
+    "avx2": AVX2,
+    "avx2-vnni": AVX2 | {"avx_vnni"},
+    "avx512": AVX512,
+    "amx-sim": AVX512,
+    "amx": AVX512 | AMX,
+}
 
 
 def test_the_paths_are_those_that_the_processors_flags_promise() -> None:

@@ -23,10 +23,12 @@ static double multiply_int8(int64_t iterations) {
   uint8_t bytes[64];
   for (int i = 0; i < 64; i++) bytes[i] = (uint8_t)(i % 15);
   const B w = load_bytes(bytes);
+  int32_t x4 = 0x01010101;
   I a[12];
   UNROLL for (int i = 0; i < 12; i++) a[i] = iadd(iota(), iset1(16 * i));  // all different: none can be left out
   for (int64_t k = 0; k < iterations; k++) {
-    UNROLL for (int i = 0; i < 12; i++) a[i] = dot4(a[i], w, 0x01010101);
+    __asm__ volatile("" : "+r"(x4));  // may have changed: no product can be computed once and for all
+    UNROLL for (int i = 0; i < 12; i++) a[i] = dot4(a[i], w, x4 + i);
     keep(a[0]);
   }
   UNROLL for (int i = 1; i < 12; i++) a[0] = iadd(a[0], a[i]);
