@@ -20,15 +20,14 @@ static volatile float sink;
 // Integer dot products in registers; returns the operations done (a multiply and an add count two).
 static double multiply_int8(int64_t iterations) {
   if (HAS_TILES) return tile_multiply_int8(iterations);
-  uint8_t bytes[64];
-  for (int i = 0; i < 64; i++) bytes[i] = (uint8_t)(i % 15);
-  const B w = load_bytes(bytes);
+  uint8_t bytes[12][64];  // all different: no product serves for two
+  for (int i = 0; i < 12 * 64; i++) bytes[i / 64][i % 64] = (uint8_t)(i % 15);
   int32_t x4 = 0x01010101;
   I a[12];
-  UNROLL for (int i = 0; i < 12; i++) a[i] = iadd(iota(), iset1(16 * i));  // all different: none can be left out
+  UNROLL for (int i = 0; i < 12; i++) a[i] = iadd(iota(), iset1(16 * i));
   for (int64_t k = 0; k < iterations; k++) {
     __asm__ volatile("" : "+r"(x4));  // may have changed: no product can be computed once and for all
-    UNROLL for (int i = 0; i < 12; i++) a[i] = dot4(a[i], w, x4 + i);
+    UNROLL for (int i = 0; i < 12; i++) a[i] = dot4(a[i], load_bytes(bytes[i]), x4);
     keep(a[0]);
   }
   UNROLL for (int i = 1; i < 12; i++) a[0] = iadd(a[0], a[i]);
