@@ -58,7 +58,16 @@ struct Output {
 struct KVGeometry {
   uint8_t *pool;
   size_t page_bytes, layer_bytes, plane_bytes, tile_bytes;
-  int page_size, kv_heads, group_size, head_dim;
+  int page_size, kv_heads, group_size;
+  int head_dim;  // in pages: a multiple of 32
+  int channels;  // of a head: a multiple of 16, at most head_dim; the rest of a row is zero
+};
+
+// What happens to a row's queries, keys and values before they are rotated. Null: nothing.
+struct HeadInputs {
+  const float *bias;            // [queries | keys | values]
+  const float *q_norm, *k_norm; // [head_dim]: RMS norm of every head
+  float eps;
 };
 
 struct Rotary {
@@ -85,6 +94,7 @@ struct AttendArgs {
   KVGeometry kv;
   StepRows step;
   int layer;
+  int window;            // last positions that a row sees, its own included; 0: all
   const int32_t *row_list;
   const float *queries;  // [row][heads * head_dim], rotated, scaled, bf16-valued
   float *out;            // [row], out_stride
@@ -99,10 +109,12 @@ struct KernelTable {
   void (*quantize)(const RowSource &, Activations &, int row_begin, int row_end, bool dense, bool quantised, float *scratch);
   void (*linear)(const Weights &, const Activations &, const Output &, int rows, int block_begin, int block_end, void *scratch);
   void (*embed)(const Weights &, const int32_t *ids, float scale, float *x, size_t stride, int row_begin, int row_end);
-  void (*rotate_encode)(const KVGeometry &, const StepRows &, const Rotary &, int layer, float query_scale, const float *qkv,
-                        size_t qkv_stride, float *queries, int row_begin, int row_end);
+  void (*rotate_encode)(const KVGeometry &, const StepRows &, const HeadInputs &, const Rotary &, int layer, float query_scale,
+                        const float *qkv, size_t qkv_stride, float *queries, int row_begin, int row_end);
   void (*attend)(const AttendArgs &, const AttendItem &, int kv_head);
   void (*merge)(const AttendArgs &, int row, int parts);
+  void (*add_norm)(const float *y, size_t y_stride, const float *norm, float eps, int n, float *x, size_t x_stride, int row_begin,
+                   int row_end);  // x += rms_norm(y)
   double (*read_bytes)(const uint8_t *, size_t);       // sums a buffer: for measuring bandwidth
   double (*multiply_int8)(int64_t iterations);         // returns operations done: for measuring peaks
   double (*multiply_float)(int64_t iterations);
@@ -112,7 +124,7 @@ struct KernelTable {
 
 // Scratch of one thread: for items of up to `rows` (token, head) rows, and for linears of up to `inputs` inputs.
 inline constexpr size_t attend_scratch_floats(size_t rows, size_t head_dim) {
-  return (rows + 15) / 16 * 16 * (3 * head_dim + 16 + 4) + 16 * STEP_TOKENS + head_dim * TILE_TOKENS / 2;
+  return (rows + 15) / 16 * 16 * (3 * head_dim + 16 + 5) + 16 * STEP_TOKENS + head_dim * TILE_TOKENS / 2;
 }
 inline constexpr size_t quant_bytes(Kind kind) { return kind == Kind::Q8 ? 512 : 256; }  // of one group
 inline constexpr size_t pair_bytes(Kind kind) { return 2 * quant_bytes(kind) + (kind == Kind::Q4_MIN ? 128 : 64); }

@@ -1,6 +1,7 @@
 // The Python face of the kernels. Every call releases the interpreter lock and checks sizes before it computes.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -30,13 +31,14 @@ struct KVView {
   kvr::KVGeometry geometry;
   int layers;
 
-  KVView(PoolBytes bytes, int page_size, int layers_, int kv_heads, int group_size, int head_dim) : pool(bytes), layers(layers_) {
-    if (page_size <= 0 || page_size % kvr::TILE_TOKENS || head_dim <= 0 || head_dim % 32 || head_dim > 256 || kv_heads <= 0 ||
+  KVView(PoolBytes bytes, int page_size, int layers_, int kv_heads, int group_size, int channels) : pool(bytes), layers(layers_) {
+    if (page_size <= 0 || page_size % kvr::TILE_TOKENS || channels <= 0 || channels % 16 || channels > 256 || kv_heads <= 0 ||
         group_size <= 0 || layers <= 0)
-      throw std::invalid_argument("page_size must be a multiple of 32, head_dim a multiple of 32 up to 256");
+      throw std::invalid_argument("page_size must be a multiple of 32, head_dim a multiple of 16 up to 256");
+    const int head_dim = (channels + 31) / 32 * 32;
     const size_t plane = (size_t)page_size * head_dim * 2, layer = 2 * kv_heads * plane, page = layers * layer;
     if (pool.shape(1) != page) throw std::invalid_argument("a page of the pool has another size than its geometry gives");
-    geometry = {pool.data(), page, layer, plane, (size_t)kvr::TILE_TOKENS * head_dim * 2, page_size, kv_heads, group_size, head_dim};
+    geometry = {pool.data(), page, layer, plane, (size_t)kvr::TILE_TOKENS * head_dim * 2, page_size, kv_heads, group_size, head_dim, channels};
   }
 };
 
@@ -63,11 +65,37 @@ struct PyProgram {
   PyProgram(kvr::Kernels &kernels, kvr::Workspace &space, kvr::Batch &b) : batch(b), program(kernels, space, b) {}
 };
 
-void check_attend(const kvr::Batch &batch, const KVView &kv, const RotaryTable &rope, int layer) {
-  if (layer < 0 || layer >= kv.layers) throw std::invalid_argument("there is no such layer");
-  if (rope.rotary.dims > kv.geometry.head_dim || (int)rope.cosines.shape(0) < batch.limits().positions)
-    throw std::invalid_argument("the rotary tables do not cover the heads and positions");
-  if (batch.limits().page_size != kv.geometry.page_size || batch.limits().num_pages > (int)kv.pool.shape(0))
+// The attention of one layer; holds on to the arrays that it reads.
+struct LayerAttention {
+  kvr::Attention attention;
+  int positions, num_pages;  // that its tables and its pool have
+  std::vector<Floats> arrays;
+
+  LayerAttention(const KVView &kv, const RotaryTable &rope, int layer, float query_scale, int window, std::optional<Floats> bias,
+                 std::optional<Floats> q_norm, std::optional<Floats> k_norm, float eps) {
+    const kvr::KVGeometry &g = kv.geometry;
+    if (layer < 0 || layer >= kv.layers) throw std::invalid_argument("there is no such layer");
+    if (window < 0) throw std::invalid_argument("a window must be at least 1, or 0 for none");
+    if (rope.rotary.dims > g.channels) throw std::invalid_argument("the rotary tables are wider than a head");
+    const size_t width = (size_t)g.kv_heads * (g.group_size + 2) * g.channels;
+    auto take = [&](const std::optional<Floats> &array, size_t size, const char *message) -> const float * {
+      if (!array) return nullptr;
+      if (array->size() != size) throw std::invalid_argument(message);
+      arrays.push_back(*array);
+      return array->data();
+    };
+    const kvr::HeadInputs heads = {take(bias, width, "a bias must be as wide as queries, keys and values"),
+                                   take(q_norm, g.channels, "a head's norm must be as wide as the head"),
+                                   take(k_norm, g.channels, "a head's norm must be as wide as the head"), eps};
+    positions = (int)rope.cosines.shape(0);
+    num_pages = (int)kv.pool.shape(0);
+    attention = {g, heads, rope.rotary, layer, window, query_scale};
+  }
+};
+
+void check_attend(const kvr::Batch &batch, const LayerAttention &layer) {
+  if (layer.positions < batch.limits().positions) throw std::invalid_argument("the rotary tables do not cover the positions");
+  if (batch.limits().page_size != layer.attention.kv.page_size || batch.limits().num_pages > layer.num_pages)
     throw std::invalid_argument("the batch was made for another pool");
 }
 
@@ -130,6 +158,11 @@ NB_MODULE(_native, m) {
   nb::class_<KVView>(m, "KVView")
       .def(nb::init<PoolBytes, int, int, int, int, int>(), "pool"_a, "page_size"_a, "layers"_a, "kv_heads"_a, "group_size"_a, "head_dim"_a);
 
+  nb::class_<LayerAttention>(m, "Attention")
+      .def(nb::init<const KVView &, const RotaryTable &, int, float, int, std::optional<Floats>, std::optional<Floats>, std::optional<Floats>, float>(),
+           "kv"_a, "rotary"_a, "layer"_a, "query_scale"_a, "window"_a = 0, "bias"_a = nb::none(), "q_norm"_a = nb::none(),
+           "k_norm"_a = nb::none(), "eps"_a = 0.f, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
+
   nb::class_<kvr::Batch>(m, "Batch")
       .def("__init__", [](kvr::Batch *self, int rows, int samples, int sequences, int table_pages, int page_size, int num_pages, int vocabulary, int positions) {
         if (rows < 1 || samples < 1 || sequences < 1 || table_pages < 1 || page_size < 1 || num_pages < 1 || vocabulary < 1 || positions < 1)
@@ -165,11 +198,11 @@ NB_MODULE(_native, m) {
         check_norm(input, projection);
         k.linear(space, projection, x, rows, input.normed, y, accumulate);
       }, "workspace"_a, "projection"_a, "x"_a, "rows"_a, "input"_a, "y"_a, "accumulate"_a, Unlocked())
-      .def("attend", [](kvr::Kernels &k, kvr::Workspace &space, const kvr::Batch &batch, const KVView &kv, const RotaryTable &rope, int layer,
-                        float query_scale, const kvr::Tensor &qkv, kvr::Tensor &out) {
-        check_attend(batch, kv, rope, layer);
-        k.attend(space, batch, kv.geometry, rope.rotary, layer, query_scale, qkv, out);
-      }, "workspace"_a, "batch"_a, "kv"_a, "rotary"_a, "layer"_a, "query_scale"_a, "qkv"_a, "out"_a, Unlocked())
+      .def("attend", [](kvr::Kernels &k, kvr::Workspace &space, const kvr::Batch &batch, const LayerAttention &layer, const kvr::Tensor &qkv,
+                        kvr::Tensor &out) {
+        check_attend(batch, layer);
+        k.attend(space, batch, layer.attention, qkv, out);
+      }, "workspace"_a, "batch"_a, "layer"_a, "qkv"_a, "out"_a, Unlocked())
       .def("read_bandwidth", &kvr::Kernels::read_bandwidth, "bytes"_a, "repeats"_a, Unlocked())
       .def("int8_peak", &kvr::Kernels::int8_peak, Unlocked())
       .def("float_peak", &kvr::Kernels::float_peak, Unlocked())
@@ -187,12 +220,14 @@ NB_MODULE(_native, m) {
         p.program.linear(name, projection, x, input.normed, y, accumulate, sampled);
       }, "name"_a, "projection"_a, "x"_a, "input"_a, "y"_a, "accumulate"_a = false, "sampled"_a = false, nb::keep_alive<1, 3>(),
          nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(), nb::keep_alive<1, 6>())
-      .def("attend", [](PyProgram &p, const KVView &kv, const RotaryTable &rope, int layer, float query_scale, const kvr::Tensor &qkv,
-                        kvr::Tensor &out) {
-        check_attend(p.batch, kv, rope, layer);
-        p.program.attend(kv.geometry, rope.rotary, layer, query_scale, qkv, out);
-      }, "kv"_a, "rotary"_a, "layer"_a, "query_scale"_a, "qkv"_a, "out"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
-         nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>())
+      .def("attend", [](PyProgram &p, const LayerAttention &layer, const kvr::Tensor &qkv, kvr::Tensor &out) {
+        check_attend(p.batch, layer);
+        p.program.attend(layer.attention, qkv, out);
+      }, "layer"_a, "qkv"_a, "out"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>())
+      .def("add_norm", [](PyProgram &p, const kvr::Tensor &y, const Input &norm, kvr::Tensor &x) {
+        if (norm.width != (size_t)x.columns()) throw std::invalid_argument("a norm has another width than its rows");
+        p.program.add_norm(y, norm.normed, x);
+      }, "y"_a, "norm"_a, "x"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>())
       .def("gather", [](PyProgram &p, const kvr::Tensor &x, kvr::Tensor &y) { p.program.gather(x, y); }, "x"_a, "y"_a,
            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
       .def("run", [](PyProgram &p) { p.program.run(); }, Unlocked())

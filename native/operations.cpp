@@ -119,25 +119,36 @@ void Kernels::multiply(const Projection &projection, const Activations &a, const
   }
 }
 
-void Kernels::attend(Workspace &space, const Batch &batch, const KVGeometry &kv, const Rotary &rope, int layer, float query_scale,
-                     const Tensor &qkv, Tensor &out) {
-  const int width = kv.kv_heads * kv.group_size * kv.head_dim;
+void Kernels::attend(Workspace &space, const Batch &batch, const Attention &attention, const Tensor &qkv, Tensor &out) {
+  const KVGeometry &kv = attention.kv;
+  const int heads = kv.kv_heads * kv.group_size;
   require(batch.rows() <= qkv.rows() && batch.rows() <= out.rows() && batch.rows() <= space.max_rows(), "attention has more rows than its buffers");
-  require(width + 2 * kv.kv_heads * kv.head_dim <= qkv.columns() && width <= out.columns() && width <= space.query_width(),
-          "attention's buffers are narrower than its heads");
+  require((heads + 2 * kv.kv_heads) * kv.channels <= qkv.columns() && heads * kv.channels <= out.columns() &&
+              heads * kv.head_dim <= space.query_width(), "attention's buffers are narrower than its heads");
   require(batch.partials() <= space.max_partials(), "attention has more partial results than its workspace");
   const KernelTable &table = *path_.table;
   Phase rows(batch.rows()), units((int)batch.items().size() * kv.kv_heads), merges((int)batch.splits().size());
   threads_.run([&](int thread) {
-    const AttendArgs args = {kv, batch.step(), layer, batch.row_list(), space.queries(), out.row(0), out.stride(),
-                             space.partials(), batch.partial_base(), (float *)space.scratch(thread)};
+    const AttendArgs args = {kv, batch.step(), attention.layer, attention.window, batch.row_list(), space.queries(), out.row(0),
+                             out.stride(), space.partials(), batch.partial_base(), (float *)space.scratch(thread)};
     rows.share(ENCODE_ROWS, [&](int begin, int end) {
-      table.rotate_encode(kv, args.step, rope, layer, query_scale, qkv.row(0), qkv.stride(), space.queries(), begin, end);
+      table.rotate_encode(kv, args.step, attention.heads, attention.rope, attention.layer, attention.query_scale, qkv.row(0),
+                          qkv.stride(), space.queries(), begin, end);
     });
     rows.wait();
     units.share(1, [&](int unit, int) { table.attend(args, batch.items()[unit / kv.kv_heads], unit % kv.kv_heads); });
     units.wait();
     merges.share(1, [&](int i, int) { table.merge(args, batch.splits()[i].row, batch.splits()[i].parts); });
+  });
+}
+
+void Kernels::add_norm(const Batch &batch, const Tensor &y, const Normed &norm, Tensor &x) {
+  require(batch.rows() <= y.rows() && batch.rows() <= x.rows() && y.columns() == x.columns(), "a norm's buffers have other shapes");
+  Phase rows(batch.rows());
+  threads_.run([&](int) {
+    rows.share(TILE_ROWS, [&](int begin, int end) {
+      path_.table->add_norm(y.row(0), y.stride(), norm.norm, norm.eps, x.columns(), x.row(0), x.stride(), begin, end);
+    });
   });
 }
 

@@ -34,6 +34,15 @@ struct Normed {
   float eps;
 };
 
+// The attention of one layer.
+struct Attention {
+  KVGeometry kv;
+  HeadInputs heads;
+  Rotary rope;
+  int layer, window;
+  float query_scale;
+};
+
 // Buffers of the forward pass that no operation leaves anything in. One per engine.
 class Workspace {
  public:
@@ -73,8 +82,9 @@ class Kernels {
   // The rows of x that sample, one after the other.
   void gather(const Batch &batch, const Tensor &x, Tensor &y);
   void linear(Workspace &space, const Projection &projection, const Tensor &x, int rows, const Normed &input, Tensor &y, bool accumulate);
-  void attend(Workspace &space, const Batch &batch, const KVGeometry &kv, const Rotary &rope, int layer, float query_scale,
-              const Tensor &qkv, Tensor &out);
+  void attend(Workspace &space, const Batch &batch, const Attention &attention, const Tensor &qkv, Tensor &out);
+  // x += rms_norm(y), for all rows of the batch.
+  void add_norm(const Batch &batch, const Tensor &y, const Normed &norm, Tensor &x);
 
   // Measures: bytes or operations a second, seconds a fork and join.
   double read_bandwidth(size_t bytes, int repeats);

@@ -26,8 +26,12 @@ void Program::linear(const std::string &name, const Projection &projection, cons
   });
 }
 
-void Program::attend(const KVGeometry &kv, const Rotary &rope, int layer, float query_scale, const Tensor &qkv, Tensor &out) {
-  add("attention", [&, layer, query_scale] { kernels_.attend(space_, batch_, kv, rope, layer, query_scale, qkv, out); });
+void Program::attend(const Attention &attention, const Tensor &qkv, Tensor &out) {
+  add("attention", [&, attention] { kernels_.attend(space_, batch_, attention, qkv, out); });
+}
+
+void Program::add_norm(const Tensor &y, const Normed &norm, Tensor &x) {
+  add("norm", [&, norm] { kernels_.add_norm(batch_, y, norm, x); });
 }
 
 void Program::gather(const Tensor &x, Tensor &y) {

@@ -18,7 +18,8 @@ class Program {
   // Over all rows, or over those that sample; `name` is what its time is kept under.
   void linear(const std::string &name, const Projection &projection, const Tensor &x, const Normed &input, Tensor &y, bool accumulate,
               bool sampled);
-  void attend(const KVGeometry &kv, const Rotary &rope, int layer, float query_scale, const Tensor &qkv, Tensor &out);
+  void attend(const Attention &attention, const Tensor &qkv, Tensor &out);
+  void add_norm(const Tensor &y, const Normed &norm, Tensor &x);
   void gather(const Tensor &x, Tensor &y);
 
   // One step: as if the operations were called one after the other.

@@ -15,8 +15,7 @@ template <int R> INL void step_rows(const StepTiles &tiles, const AttendSpace &s
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int h = 0; h < 2; h++) s[r][2 * tile + h] = here ? pair[r][h] : set1(MASKED);
   }
   UNROLL for (int r = 0; r < R; r++) {
-    const int limit = space.limits[row + r] - tiles.t0;
-    if (limit < kvr::STEP_TOKENS) mask_step(s[r], limit);
+    mask_step(s[r], space.starts[row + r] - tiles.t0, space.limits[row + r] - tiles.t0);
     F sums = load(space.sums + (size_t)(row + r) * 16);
     const float scale = softmax_step(s[r], space.maxima[row + r], sums);
     store(space.sums + (size_t)(row + r) * 16, sums);
@@ -61,22 +60,27 @@ static void attend(const kvr::AttendArgs &args, const kvr::AttendItem &item, int
   const int hd = args.kv.head_dim, group = args.kv.group_size, rows = item.count * group;
   const size_t heads = (size_t)args.kv.kv_heads * group;
   const AttendSpace space = carve(args.scratch, rows, hd);
-  int longest = 0;
+  int longest = 0, earliest = 0x7fffffff;
   for (int i = 0; i < item.count; i++) {
     const int token = args.row_list[item.first + i], limit = args.step.positions[token] + 1;
+    const int start = args.window && limit > args.window ? limit - args.window : 0;
     longest = limit > longest ? limit : longest;
+    earliest = start < earliest ? start : earliest;
     for (int g = 0; g < group; g++) {
       const float *q = args.queries + ((size_t)token * heads + (size_t)kv_head * group + g) * hd;
+      space.starts[i * group + g] = start;
       space.limits[i * group + g] = limit;
       for (int d = 0; d < hd; d += 16) store(space.q + (size_t)(i * group + g) * hd + d, load(q + d));
     }
   }
   const ItemPages pages = {args, item.seq, kv_head, args.step.kv_len[item.seq]};
-  for (int p = item.part_begin; p < item.part_end; p++) {
+  const int first_part = earliest / kvr::PART_TOKENS;
+  for (int p = first_part > item.part_begin ? first_part : item.part_begin; p < item.part_end; p++) {
     const int begin = p * kvr::PART_TOKENS, end = longest < begin + kvr::PART_TOKENS ? longest : begin + kvr::PART_TOKENS;
-    attend_part(pages, space, rows, begin, end);
+    const int skipped = earliest > begin ? (earliest - begin) / kvr::STEP_TOKENS * kvr::STEP_TOKENS : 0;
+    attend_part(pages, space, rows, begin + skipped, end);
     for (int r = 0; r < rows; r++) {
-      if (space.limits[r] <= begin) continue;
+      if (space.limits[r] <= begin || space.starts[r] >= end) continue;
       const float sum = sum16(load(space.sums + (size_t)r * 16)), *values = space.values + (size_t)r * hd;
       if (item.split) {
         const int token = args.row_list[item.first + r / group];
@@ -84,28 +88,29 @@ static void attend(const kvr::AttendArgs &args, const kvr::AttendItem &item, int
         for (int d = 0; d < hd; d += 16) store(to + d, load(values + d));
         to[hd] = space.maxima[r];
         to[hd + 1] = sum;
-      } else merge_part(space.totals[r], space.merged + (size_t)r * hd, p == 0, space.maxima[r], sum, values, hd);
+      } else merge_part(space.totals[r], space.merged + (size_t)r * hd, p == space.starts[r] / kvr::PART_TOKENS, space.maxima[r], sum, values, hd);
     }
   }
   if (item.split) return;
   for (int r = 0; r < rows; r++) {
     const int token = args.row_list[item.first + r / group];
-    finish_row(space.totals[r], space.merged + (size_t)r * hd, hd,
-               args.out + (size_t)token * args.out_stride + ((size_t)kv_head * group + r % group) * hd);
+    finish_row(space.totals[r], space.merged + (size_t)r * hd, args.kv.channels,
+               args.out + (size_t)token * args.out_stride + ((size_t)kv_head * group + r % group) * args.kv.channels);
   }
 }
 
 // Merges the parts of a row whose items were split.
 static void merge(const kvr::AttendArgs &args, int row, int parts) {
-  const int hd = args.kv.head_dim, heads = args.kv.kv_heads * args.kv.group_size;
+  const int hd = args.kv.head_dim, heads = args.kv.kv_heads * args.kv.group_size, limit = args.step.positions[row] + 1;
+  const int first = args.window && limit > args.window ? (limit - args.window) / kvr::PART_TOKENS : 0;
   for (int h = 0; h < heads; h++) {
     Merged total = {LOWEST, 0.f};
     float values[256];
-    for (int p = 0; p < parts; p++) {
+    for (int p = first; p < parts; p++) {
       const float *from = args.partials + ((size_t)(args.partial_base[row] + p) * heads + h) * (hd + 2);
-      merge_part(total, values, p == 0, from[hd], from[hd + 1], from, hd);
+      merge_part(total, values, p == first, from[hd], from[hd + 1], from, hd);
     }
-    finish_row(total, values, hd, args.out + (size_t)row * args.out_stride + (size_t)h * hd);
+    finish_row(total, values, args.kv.channels, args.out + (size_t)row * args.out_stride + (size_t)h * args.kv.channels);
   }
 }
 

@@ -13,7 +13,7 @@ struct AttendSpace {
   float *sums;     // [row][16]
   float *maxima;   // [row]
   Merged *totals;  // [row]
-  int *limits;     // [row]: tokens the row may see
+  int *starts, *limits;  // [row]: it sees positions [start, limit)
   float *weights;  // [ATTEND_ROWS][64], bf16-valued
   uint8_t *tile;   // a value tile whose unwritten tokens are zeroed
 };
@@ -71,16 +71,17 @@ INL AttendSpace carve(float *scratch, int rows, int head_dim) {
   s.sums = s.merged + (size_t)rows * head_dim;
   s.maxima = s.sums + (size_t)rows * 16;
   s.totals = (Merged *)(s.maxima + rows);
-  s.limits = (int *)(s.totals + rows);
+  s.starts = (int *)(s.totals + rows);
+  s.limits = s.starts + rows;
   s.weights = (float *)(s.limits + rows);
   s.tile = (uint8_t *)(s.weights + ATTEND_ROWS * kvr::STEP_TOKENS);
   return s;
 }
 
-// Does any of the rows see token t0 or a later one?
+// Does any of the rows see a token of the step from t0?
 INL bool sees(const AttendSpace &space, int row, int rows, int t0) {
   for (int r = row; r < row + rows; r++)
-    if (space.limits[r] > t0) return true;
+    if (space.limits[r] > t0 && space.starts[r] < t0 + kvr::STEP_TOKENS) return true;
   return false;
 }
 

@@ -3,12 +3,28 @@
 
 namespace KVR_ISA {
 
-// y = x * w / rms(x). The squares are summed in sixteen lanes, then as sum16.
-INL void rms_norm_row(const float *x, const float *w, float eps, int n, float *y) {
+// 1 / rms(x). The squares are summed in sixteen lanes, then as sum16.
+INL float rms_scale(const float *x, float eps, int n) {
   F squares = zero();
   for (int i = 0; i < n; i += 16) squares = fma(load(x + i), load(x + i), squares);
-  const F scale = set1(1.f / __builtin_sqrtf(sum16(squares) / (float)n + eps));
+  return 1.f / __builtin_sqrtf(sum16(squares) / (float)n + eps);
+}
+
+// y = x * w / rms(x).
+INL void rms_norm_row(const float *x, const float *w, float eps, int n, float *y) {
+  const F scale = set1(rms_scale(x, eps, n));
   for (int i = 0; i < n; i += 16) store(y + i, mul(mul(load(x + i), scale), load(w + i)));
+}
+
+// x += y * w / rms(y), row by row.
+static void add_norm(const float *y, size_t y_stride, const float *norm, float eps, int n, float *x, size_t x_stride, int row_begin,
+                     int row_end) {
+  for (int row = row_begin; row < row_end; row++) {
+    const float *from = y + (size_t)row * y_stride;
+    float *to = x + (size_t)row * x_stride;
+    const F scale = set1(rms_scale(from, eps, n));
+    for (int i = 0; i < n; i += 16) store(to + i, add(load(to + i), mul(mul(load(from + i), scale), load(norm + i))));
+  }
 }
 
 template <class Gate> INL void gated_row(const float *x, int n, float *y, Gate gate) {

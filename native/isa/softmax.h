@@ -27,9 +27,12 @@ INL float softmax_step(F *x, float &maximum, F &sums) {
   return scale;
 }
 
-// Tokens at and after `limit` (counted from the step's first) are hidden.
-INL void mask_step(F *x, int limit) {
-  UNROLL for (int i = 0; i < 4; i++) x[i] = select(iless(iadd(iota(), iset1(16 * i)), iset1(limit)), x[i], set1(MASKED));
+// Hides the tokens before `start` and from `limit` on, both counted from the step's first.
+INL void mask_step(F *x, int start, int limit) {
+  if (limit < kvr::STEP_TOKENS)
+    UNROLL for (int i = 0; i < 4; i++) x[i] = select(iless(iadd(iota(), iset1(16 * i)), iset1(limit)), x[i], set1(MASKED));
+  if (start > 0)
+    UNROLL for (int i = 0; i < 4; i++) x[i] = select(iless(iadd(iota(), iset1(16 * i)), iset1(start)), set1(MASKED), x[i]);
 }
 
 // Adds the next part to a row's `values` (head_dim floats), in ascending order. The first is copied.

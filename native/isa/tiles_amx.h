@@ -167,8 +167,7 @@ INL bool weigh_tiles(const TileRows &t, const StepTiles &tiles, const float *sco
   for (int r = 0; r < t.count; r++) {
     F x[4];
     UNROLL for (int i = 0; i < 4; i++) x[i] = i / 2 < tiles.count ? load(scores + r * 64 + 16 * i) : set1(MASKED);
-    const int limit = t.space.limits[t.row + r] - tiles.t0;
-    if (limit < kvr::STEP_TOKENS) mask_step(x, limit);
+    mask_step(x, t.space.starts[t.row + r] - tiles.t0, t.space.limits[t.row + r] - tiles.t0);
     F sums = load(t.space.sums + (size_t)(t.row + r) * 16);
     scales[r] = softmax_step(x, t.space.maxima[t.row + r], sums);
     renewed |= scales[r] != 1.f;
@@ -226,6 +225,8 @@ static void attend_tile_rows(const ItemPages &pages, TileRows &t, int begin, int
       _mm256_storeu_si256((__m256i *)(t.q + (size_t)r * t.head_dim + d), _mm512_cvtepi32_epi16(bf16_bits(q)));
     }
   for (int i = 0; i < 2 * 512; i += 32) istore(t.weights + i, izero());
+  while (begin < end && !sees(t.space, t.row, t.count, begin)) begin += kvr::STEP_TOKENS;  // before the rows' windows
+  if (begin >= end) return;
   StepTiles tiles = step_tiles(pages, begin, end, t.space.tile);
   score_tiles(t, tiles, t.scores);
   for (int t0 = begin, i = 0; t0 < end && sees(t.space, t.row, t.count, t0); t0 += kvr::STEP_TOKENS, i ^= 1) {

@@ -15,6 +15,7 @@ from gguf import GGMLQuantizationType, quants
 from kvreuse.ops import reference
 from kvreuse.ops.native import (
     Arena,
+    Attention,
     Batch,
     Input,
     Kernels,
@@ -165,6 +166,7 @@ def attention(isa: str, group: int, head_dim: int, lengths: list[int], seed: int
     view = KVView(pool, 32, 1, 2, group, head_dim)
     angles = np.arange(1200, dtype=np.float64)[:, None] / 1e4 ** (np.arange(head_dim // 2) / 64)
     rotary = Rotary(np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32), False)
+    layer = Attention(view, rotary, 0, 0.2)
     free = np.random.default_rng(seed).permutation(pages).tolist()
     tables = [[free.pop() for _ in range(-(-n // 32))] for n in lengths]
     wide = max(len(table) for table in tables)
@@ -186,7 +188,7 @@ def attention(isa: str, group: int, head_dim: int, lengths: list[int], seed: int
                 tables,
                 [start + count if j == i else 0 for j in range(len(lengths))],
             )
-            kernels(isa).attend(space, batch, view, rotary, 0, 0.2, qkv, out)
+            kernels(isa).attend(space, batch, layer, qkv, out)
         results.append(out.numpy()[count - 1].copy())
     return np.array(results)
 

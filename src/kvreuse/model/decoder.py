@@ -10,19 +10,21 @@ import numpy.typing as npt
 
 from kvreuse.kv.layout import KVLayout
 from kvreuse.ops.native import (
+    Attention,
     Batch,
     Input,
     Kernels,
     KVView,
     Program,
+    Projection,
     Rotary,
     Tensor,
     Workspace,
 )
 
 from .rope import rope_tables
-from .spec import ModelSpec
-from .weights import LayerWeights, ModelWeights
+from .spec import ModelSpec, RopeSpec
+from .weights import LayerWeights, ModelWeights, Vector
 
 PART_TOKENS = 512
 """Tokens whose attention results are kept apart before they are merged (native/kernels.h)."""
@@ -47,6 +49,7 @@ class Decoder:
         qkv     T x (q + 2 kv)       -> pages, and queries
         mixed   T x q                attention's output
         gate_up T x 2 ffn            gate, then up
+        branch  T x hidden           what is normalised before it is added, where the model has that
         last    S x hidden           the rows that sample
         logits  S x vocab
     """
@@ -91,13 +94,15 @@ class Decoder:
             spec.group_size,
             spec.head_dim,
         )
-        self._rotary = Rotary(
-            *rope_tables(spec.rope, limits.positions), spec.rope.pairs == "interleaved"
+        self._rotary = _rotary(spec.rope, limits.positions)
+        self._local_rotary = (
+            _rotary(spec.local_rope, limits.positions) if spec.local_rope else self._rotary
         )
         self._x = Tensor(limits.rows, spec.hidden_size)
         self._qkv = Tensor(limits.rows, spec.q_size + 2 * spec.kv_size)
         self._mixed = Tensor(limits.rows, spec.q_size)
         self._gate_up = Tensor(limits.rows, 2 * spec.intermediate_size)
+        self._branch = Tensor(limits.rows if spec.post_norms else 1, spec.hidden_size)
         self._last = Tensor(limits.samples, spec.hidden_size)
         self._logits = Tensor(limits.samples, weights.logits.outputs)
         self._logit_rows = self._logits.numpy()[:, : spec.vocab_size]
@@ -125,15 +130,40 @@ class Decoder:
             self._mixed,
             self._gate_up,
         )
-        query_scale = math.log2(math.e) / math.sqrt(self.spec.head_dim)
         gated = Input.silu_mul() if self.spec.activation == "silu" else Input.gelu_mul()
         run.linear("qkv", layer.qkv, x, self._norm(layer.attention_norm), qkv)
-        run.attend(self._kv, self._rotary, i, query_scale, qkv, mixed)
-        run.linear("output", layer.output, mixed, Input.plain(), x, accumulate=True)
+        run.attend(self._attention(i, layer), qkv, mixed)
+        self._add("output", layer.output, mixed, Input.plain(), layer.post_attention_norm)
         run.linear("gate, up", layer.gate_up, x, self._norm(layer.ffn_norm), gate_up)
-        run.linear("down", layer.down, gate_up, gated, x, accumulate=True)
+        self._add("down", layer.down, gate_up, gated, layer.post_ffn_norm)
 
-    def _norm(self, weight: npt.NDArray[np.float32]) -> Input:
+    def _attention(self, i: int, layer: LayerWeights) -> Attention:
+        spec = self.spec
+        window = spec.windows[i] if spec.windows else None
+        scale = spec.attention_scale or 1 / math.sqrt(spec.head_dim)
+        return Attention(
+            self._kv,
+            self._rotary if window is None else self._local_rotary,
+            i,
+            math.log2(math.e) * scale,
+            window or 0,
+            layer.qkv_bias,
+            layer.q_norm,
+            layer.k_norm,
+            spec.rms_norm_eps,
+        )
+
+    def _add(
+        self, name: str, weights: Projection, y: Tensor, given: Input, norm: Vector | None
+    ) -> None:
+        """Add a linear's output to the residual stream, normalised first where there is a norm."""
+        if norm is None:
+            self._program.linear(name, weights, y, given, self._x, accumulate=True)
+        else:
+            self._program.linear(name, weights, y, given, self._branch)
+            self._program.add_norm(self._branch, self._norm(norm), self._x)
+
+    def _norm(self, weight: Vector) -> Input:
         return Input.rms_norm(weight, self.spec.rms_norm_eps)
 
     def forward(
@@ -157,3 +187,7 @@ class Decoder:
     def seconds(self) -> dict[str, float]:
         """Seconds spent in the kernels so far, by operation."""
         return dict(self._program.seconds())
+
+
+def _rotary(rope: RopeSpec, positions: int) -> Rotary:
+    return Rotary(*rope_tables(rope, positions), rope.pairs == "interleaved")

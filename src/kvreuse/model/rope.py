@@ -2,21 +2,72 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
 from .spec import RopeSpec
 
 Table = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 
 
 def rope_tables(rope: RopeSpec, positions: int) -> tuple[Table, Table]:
     """Cosines and sines, float32[positions, dims / 2], computed in float64 (Su et al., 2021).
 
-    Pair i turns by ``position * base ** (-2 i / dims)``. The tables are made once, for all
+    Pair i turns by ``frequencies(rope)[i]`` a position. The tables are made once, for all
     positions that will ever be served: a position's row never depends on which others are asked.
+    YaRN multiplies both, and so every product of a query and a key by the square of its factor.
     """
-    half = rope.dims // 2
-    frequencies = rope.base ** (-np.arange(half, dtype=np.float64) * 2 / rope.dims)
-    angles = np.arange(positions, dtype=np.float64)[:, None] * frequencies
-    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    angles = np.arange(positions, dtype=np.float64)[:, None] * frequencies(rope)
+    cosines, sines = np.cos(angles), np.sin(angles)
+    if rope.scaling == "yarn":
+        cosines, sines = cosines * rope.param("attn_factor"), sines * rope.param("attn_factor")
+    return cosines.astype(np.float32), sines.astype(np.float32)
+
+
+def frequencies(rope: RopeSpec) -> Doubles:
+    """Radians that each pair turns from one position to the next, float64[dims / 2].
+
+    As trained, ``base ** (-2 i / dims)``. Slow pairs, that had not turned often within the trained
+    context, are slowed down by ``factor``, so that a longer context turns them no further; fast
+    pairs keep their speed. The regimes differ in where they draw the line.
+    """
+    trained = rope.base ** (-np.arange(rope.dims // 2, dtype=np.float64) * 2 / rope.dims)
+    if rope.scaling == "none":
+        return trained
+    if rope.scaling == "factors":
+        return trained / np.array(rope.factors, np.float64)
+    if rope.scaling == "linear":
+        return trained / rope.param("factor")
+    kept = _kept_by_llama3(rope, trained) if rope.scaling == "llama3" else _kept_by_yarn(rope)
+    return trained / rope.param("factor") * (1 - kept) + trained * kept
+
+
+def _kept_by_llama3(rope: RopeSpec, trained: Doubles) -> Doubles:
+    """The share of its speed that a pair keeps, by its turns within the trained context.
+
+    None up to ``low_freq_factor`` turns, all from ``high_freq_factor``, linear between (Llama 3.1:
+    Grattafiori et al., 2024, in the form of the model's published code).
+    """
+    turns = rope.param("original_context") * trained / (2 * math.pi)
+    low, high = rope.param("low_freq_factor"), rope.param("high_freq_factor")
+    return np.clip((turns - low) / (high - low), 0, 1)
+
+
+def _kept_by_yarn(rope: RopeSpec) -> Doubles:
+    """The same for YaRN (Peng et al., 2023, in the form of its published code).
+
+    Linear in the number of the pair: all up to the one that turns ``beta_fast`` times within the
+    trained context, rounded down; none from the one that turns ``beta_slow`` times, rounded up.
+    """
+
+    def pair_that_turns(times: float) -> float:
+        context = rope.param("original_context")
+        return rope.dims * math.log(context / (times * 2 * math.pi)) / (2 * math.log(rope.base))
+
+    first = max(math.floor(pair_that_turns(rope.param("beta_fast"))), 0)
+    last = min(math.ceil(pair_that_turns(rope.param("beta_slow"))), rope.dims - 1)
+    pairs = np.arange(rope.dims // 2, dtype=np.float64)
+    return 1 - np.clip((pairs - first) / max(last - first, 0.001), 0, 1)

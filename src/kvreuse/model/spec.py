@@ -6,6 +6,7 @@ import dataclasses
 from typing import Literal
 
 RopePairs = Literal["interleaved", "half"]
+RopeScaling = Literal["none", "linear", "llama3", "yarn", "factors"]
 Activation = Literal["silu", "gelu_tanh"]
 
 
@@ -16,14 +17,28 @@ class RopeSpec:
     ``pairs`` says which two channels rotate together: ``interleaved`` (2i, 2i+1), as GGUF's
     ``llama`` stores them, or ``half`` (i, i + dims/2). ``dims`` channels of each head rotate, the
     rest pass.
-    ``scaling`` is ``none`` or the name of a regime, with its parameters in ``scaling_params``.
+
+    ``scaling`` stretches the positions that a model was trained on to a longer context; its numbers
+    lie in ``scaling_params`` by name (``rope.py`` has the formulas):
+
+    * ``none``: as trained
+    * ``linear``: ``factor``
+    * ``llama3``: ``factor``, ``low_freq_factor``, ``high_freq_factor``, ``original_context``
+    * ``yarn``: ``factor``, ``original_context``, ``beta_fast``, ``beta_slow``, and ``attn_factor``,
+      which multiplies cosines and sines
+    * ``factors``: a divisor for the frequency of each pair, dims/2 of them in ``factors``
     """
 
     pairs: RopePairs
     base: float
     dims: int
-    scaling: str = "none"
+    scaling: RopeScaling = "none"
     scaling_params: tuple[tuple[str, float], ...] = ()
+    factors: tuple[float, ...] = ()
+
+    def param(self, name: str) -> float:
+        """A number of the scaling; ``KeyError`` where it has none of this name."""
+        return dict(self.scaling_params)[name]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,6 +48,11 @@ class ModelSpec:
     ``windows[i]`` is the number of last positions that layer ``i`` sees (``None``: all of them);
     empty where every layer sees all.
     Layers with a window use ``local_rope`` where the model has one, all others ``rope``.
+
+    ``qkv_bias``: queries, keys and values have a bias. ``qk_norm``: each head of queries and keys
+    is normalised before it rotates. ``post_norms``: what attention and the feed-forward network
+    give is normalised before it is added to the residual stream.
+    ``attention_scale`` multiplies the products of queries and keys (``None``: 1/sqrt(head_dim)).
     """
 
     architecture: str
@@ -53,6 +73,8 @@ class ModelSpec:
     qk_norm: bool = False
     windows: tuple[int | None, ...] = ()
     local_rope: RopeSpec | None = None
+    post_norms: bool = False
+    attention_scale: float | None = None
 
     @property
     def group_size(self) -> int:

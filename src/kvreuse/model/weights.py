@@ -13,19 +13,28 @@ from .container import GGUFFile
 from .ggml import GGMLType
 from .spec import ModelSpec
 
-Norm = npt.NDArray[np.float32]
+Vector = npt.NDArray[np.float32]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer. Outputs of ``qkv`` are queries, keys, values; of ``gate_up`` gate, then up."""
+    """One layer. Outputs of ``qkv`` are queries, keys, values; of ``gate_up`` gate, then up.
 
-    attention_norm: Norm
+    What an architecture lacks is None: ``qkv_bias`` float32[q + 2 kv], ``q_norm`` and ``k_norm``
+    float32[head_dim], ``post_attention_norm`` and ``post_ffn_norm`` float32[hidden].
+    """
+
+    attention_norm: Vector
     qkv: Projection
     output: Projection
-    ffn_norm: Norm
+    ffn_norm: Vector
     gate_up: Projection
     down: Projection
+    qkv_bias: Vector | None = None
+    q_norm: Vector | None = None
+    k_norm: Vector | None = None
+    post_attention_norm: Vector | None = None
+    post_ffn_norm: Vector | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,7 +43,7 @@ class ModelWeights:
 
     embedding: Matrix
     layers: tuple[LayerWeights, ...]
-    output_norm: Norm
+    output_norm: Vector
     logits: Projection
 
     @property
@@ -56,8 +65,11 @@ def load_weights(file: GGUFFile, spec: ModelSpec, kernels: Kernels) -> ModelWeig
 
     arena = Arena()
 
-    def norm(name: str) -> Norm:
+    def vector(name: str) -> Vector:
         return _floats(file, name)
+
+    def vector_if(there: bool, *names: str) -> Vector | None:
+        return np.concatenate([vector(name) for name in names]) if there else None
 
     def projection(*names: str) -> Projection:
         return Projection([kernels.pack(run, arena) for run in _runs_of_one_type(file, names)])
@@ -65,19 +77,24 @@ def load_weights(file: GGUFFile, spec: ModelSpec, kernels: Kernels) -> ModelWeig
     def layer(i: int) -> LayerWeights:
         b = f"blk.{i}."
         return LayerWeights(
-            attention_norm=norm(b + "attn_norm.weight"),
+            attention_norm=vector(b + "attn_norm.weight"),
             qkv=projection(b + "attn_q.weight", b + "attn_k.weight", b + "attn_v.weight"),
             output=projection(b + "attn_output.weight"),
-            ffn_norm=norm(b + "ffn_norm.weight"),
+            ffn_norm=vector(b + "ffn_norm.weight"),
             gate_up=projection(b + "ffn_gate.weight", b + "ffn_up.weight"),
             down=projection(b + "ffn_down.weight"),
+            qkv_bias=vector_if(spec.qkv_bias, *(f"{b}attn_{x}.bias" for x in "qkv")),
+            q_norm=vector_if(spec.qk_norm, b + "attn_q_norm.weight"),
+            k_norm=vector_if(spec.qk_norm, b + "attn_k_norm.weight"),
+            post_attention_norm=vector_if(spec.post_norms, b + "post_attention_norm.weight"),
+            post_ffn_norm=vector_if(spec.post_norms, b + "post_ffw_norm.weight"),
         )
 
     embedding = kernels.pack([_source(file, "token_embd.weight")], arena)
     return ModelWeights(
         embedding=embedding,
         layers=tuple(layer(i) for i in range(spec.num_layers)),
-        output_norm=norm("output_norm.weight"),
+        output_norm=vector("output_norm.weight"),
         logits=Projection([embedding]) if spec.tied_embeddings else projection("output.weight"),
     )
 
@@ -104,7 +121,7 @@ def _runs_of_one_type(file: GGUFFile, names: tuple[str, ...]) -> list[list[Sourc
     return runs
 
 
-def _floats(file: GGUFFile, name: str) -> Norm:
+def _floats(file: GGUFFile, name: str) -> Vector:
     """A vector of F32, F16 or BF16 as float32, exactly."""
     data = file.data(name)
     kind = file.tensors[name].type

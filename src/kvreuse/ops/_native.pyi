@@ -65,6 +65,20 @@ class KVView:
         head_dim: int,
     ) -> None: ...
 
+class Attention:
+    def __init__(
+        self,
+        kv: KVView,
+        rotary: Rotary,
+        layer: int,
+        query_scale: float,
+        window: int = 0,
+        bias: npt.NDArray[np.float32] | None = None,
+        q_norm: npt.NDArray[np.float32] | None = None,
+        k_norm: npt.NDArray[np.float32] | None = None,
+        eps: float = 0.0,
+    ) -> None: ...
+
 class Batch:
     def __init__(
         self,
@@ -129,10 +143,7 @@ class Kernels:
         self,
         workspace: Workspace,
         batch: Batch,
-        kv: KVView,
-        rotary: Rotary,
-        layer: int,
-        query_scale: float,
+        layer: Attention,
         qkv: Tensor,
         out: Tensor,
     ) -> None: ...
@@ -154,15 +165,8 @@ class Program:
         accumulate: bool = False,
         sampled: bool = False,
     ) -> None: ...
-    def attend(
-        self,
-        kv: KVView,
-        rotary: Rotary,
-        layer: int,
-        query_scale: float,
-        qkv: Tensor,
-        out: Tensor,
-    ) -> None: ...
+    def attend(self, layer: Attention, qkv: Tensor, out: Tensor) -> None: ...
+    def add_norm(self, y: Tensor, norm: Input, x: Tensor) -> None: ...
     def gather(self, x: Tensor, y: Tensor) -> None: ...
     def run(self) -> None: ...
     def seconds(self) -> list[tuple[str, float]]: ...

@@ -9,6 +9,7 @@ from kvreuse.errors import ConfigError
 
 from ._native import (
     Arena,
+    Attention,
     Batch,
     Input,
     Kernels,
@@ -25,6 +26,7 @@ from ._native import (
 
 __all__ = [
     "Arena",
+    "Attention",
     "Batch",
     "Input",
     "KVView",

@@ -1,6 +1,7 @@
-"""Causal attention over pages: parts of 512 tokens, steps of 64, tiles of 32.
+"""Causal attention over pages, of all tokens before or of a window of them.
 
-All start at absolute positions: what a row sees is summed in one order, whoever else asks.
+Parts of 512 tokens, steps of 64 and tiles of 32 all start at absolute positions: what a row sees is
+summed in one order, whoever else asks.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ MASKED = np.float32(-4e30)
 RENEW = np.float32(8)
 
 
-def scale_queries(q: Float32, head_dim: int) -> Float32:
-    """Rotated queries times ``log2(e) / sqrt(head_dim)``, rounded to bf16, as float32."""
-    return round_bf16(mul(q, np.float32(np.log2(np.e) / np.sqrt(head_dim))))
+def scale_queries(q: Float32, head_dim: int, scale: float | None = None) -> Float32:
+    """Rotated queries times ``log2(e) / sqrt(head_dim)``, rounded to bf16, as float32.
+
+    ``scale`` takes the place of ``1 / sqrt(head_dim)`` where it is given.
+    """
+    factor = np.log2(np.e) / np.sqrt(head_dim) if scale is None else np.log2(np.e) * scale
+    return round_bf16(mul(q, np.float32(factor)))
 
 
 def attend(
@@ -33,10 +38,11 @@ def attend(
     kv_len: Ints,
     positions: Ints,
     row_seq: Ints,
+    window: int | None = None,
 ) -> Float32:
     """What each query row sees, up to its own position: float32 ``[T, heads * head_dim]``.
 
-    ``q`` is float32 ``[T, heads, head_dim]`` from :func:`scale_queries`; ``pages`` uint8
+    With a ``window`` of W, position p sees the W positions from p - W + 1 to p. ``q`` is float32 ``[T, heads, head_dim]`` from :func:`scale_queries`; ``pages`` uint8
     ``[num_pages, page_bytes]``; ``tables`` int32 ``[B, P]``, ``kv_len`` int32 ``[B]``,
     ``positions`` and ``row_seq`` int32 ``[T]``. Tokens from ``kv_len`` on may hold anything.
     """
@@ -46,10 +52,11 @@ def attend(
     for seq in np.unique(row_seq):
         rows = np.flatnonzero(row_seq == seq)
         k, v = _sequence(pages, geometry, layer, tables[seq], int(kv_len[seq]))
-        limits = np.repeat(positions[rows], group)
+        last = np.repeat(positions[rows], group)
+        first = np.maximum(last - np.int32((window or last.max() + 1) - 1), 0)
         for head in range(geometry.num_kv_heads):
             mine = slice(head * group, (head + 1) * group)
-            seen = _rows(q[rows, mine].reshape(-1, dim), k[:, head], v[:, head], limits)
+            seen = _rows(q[rows, mine].reshape(-1, dim), k[:, head], v[:, head], first, last)
             out[rows, mine] = seen.reshape(len(rows), group, dim)
     return out.reshape(len(q), heads * dim)
 
@@ -81,32 +88,40 @@ class _State:
         )
 
 
-def _rows(q: Float32, k: Float32, v: Float32, positions: Ints) -> Float32:
-    """Rows ``[R, head_dim]`` over one head's ``[n, head_dim]``; parts are folded in order."""
-    total = _part(q, k[:PART], v[:PART], positions)
-    total_sum = tree16(total.sums)
-    for start in range(PART, len(k), PART):
-        see = positions >= start
-        if not see.any():
-            break
+def _rows(q: Float32, k: Float32, v: Float32, first: Ints, last: Ints) -> Float32:
+    """Rows ``[R, head_dim]`` over the tokens ``first`` to ``last`` ``[R]`` of one head.
+
+    ``k`` and ``v`` are ``[n, head_dim]``. A row's parts are folded in ascending order, from the one
+    that holds its first token.
+    """
+    maximum, total = np.zeros((2, len(q)), dtype=np.float32)
+    values = np.zeros(q.shape, dtype=np.float32)
+    for start in range(0, len(k), PART):
+        rows = np.flatnonzero((last >= start) & (first < start + PART))
         tokens = slice(start, start + PART)
-        part = _part(q[see], k[tokens], v[tokens], positions[see] - np.int32(start))
-        largest = np.maximum(total.maximum[see], part.maximum)
-        old, new = exp2(total.maximum[see] - largest), exp2(part.maximum - largest)
-        total.maximum[see] = largest
-        total_sum[see] = fma(tree16(part.sums), new, mul(total_sum[see], old))
-        kept = mul(total.values[see], old[:, None])
-        total.values[see] = fma(part.values, new[:, None], kept)
-    return mul(total.values, (np.float32(1) / total_sum)[:, None])
+        begin, end = (x[rows] - np.int32(start) for x in (first, last))
+        part = _part(q[rows], k[tokens], v[tokens], begin, end)
+        new, more = begin >= 0, begin < 0
+        maximum[rows[new]], total[rows[new]] = part.maximum[new], tree16(part.sums[new])
+        values[rows[new]] = part.values[new]
+        seen = rows[more]
+        largest = np.maximum(maximum[seen], part.maximum[more])
+        before, now = exp2(maximum[seen] - largest), exp2(part.maximum[more] - largest)
+        maximum[seen] = largest
+        total[seen] = fma(tree16(part.sums[more]), now, mul(total[seen], before))
+        kept = mul(values[seen], before[:, None])
+        values[seen] = fma(part.values[more], now[:, None], kept)
+    return mul(values, (np.float32(1) / total)[:, None])
 
 
-def _part(q: Float32, k: Float32, v: Float32, positions: Ints) -> _State:
-    """Softmax of rows over up to 512 tokens; ``positions`` count from the first of them."""
+def _part(q: Float32, k: Float32, v: Float32, first: Ints, last: Ints) -> _State:
+    """Softmax of rows over up to 512 tokens; ``first`` and ``last`` count from their start."""
     state = _State.empty(*q.shape)
     for start in range(0, len(k), STEP):
         tokens = slice(start, start + STEP)
         scores = _scores(q, k[tokens])
-        hidden = np.arange(start, start + STEP) > positions[:, None]
+        at = np.arange(start, start + STEP)
+        hidden = (at < first[:, None]) | (at > last[:, None])
         weights = _weigh(state, np.where(hidden, MASKED, scores))
         _add_values(state, round_bf16(weights), v[tokens])
     return state

@@ -58,12 +58,9 @@ def forward(
 ) -> Float32:
     """Logits float32 ``[S, vocab]`` of one step; keys and values are written into ``pages``.
 
-    ``weights`` are matrices under their GGUF names (a norm is a matrix of one row), ``pages`` uint8
-    ``[num_pages, page_bytes]``. Raises ValueError for what only
-    other decoders have: biases, QK-norm, windows.
+    ``weights`` are matrices under their GGUF names (a norm, a bias is a matrix of one row),
+    ``pages`` uint8 ``[num_pages, page_bytes]``.
     """
-    if spec.qkv_bias or spec.qk_norm or any(spec.windows):
-        raise ValueError(f"no twin for a {spec.architecture} with biases, QK-norm or windows")
     for source, target, rows in batch.copies:
         copy_rows(pages, geometry, source, target, rows)
     step = _Step(spec, weights, batch, pages, geometry)
@@ -83,30 +80,51 @@ class _Step:
     ) -> None:
         self.spec, self.weights, self.batch = spec, weights, batch
         self.pages, self.geometry = pages, geometry
-        self.rope_tables = rope_tables(spec.rope, int(batch.positions.max()) + 1)
+        longest = int(batch.positions.max()) + 1
+        self.rotations = {
+            rope: rope_tables(rope, longest) for rope in (spec.rope, spec.local_rope) if rope
+        }
         page = batch.tables[batch.row_seq, batch.positions // geometry.page_size]
         self.where = page, batch.positions % np.int32(geometry.page_size)
 
-    def norm(self, x: Float32, name: str) -> Float32:
-        weight = self.weights[f"{name}.weight"]
+    def vector(self, name: str) -> Float32:
+        """A norm or a bias."""
+        weight = self.weights[name]
         if not isinstance(weight, DenseMatrix):
-            raise ValueError(f"{name}.weight is quantised")
-        return rms_norm(x, weight.weights[0], self.spec.rms_norm_eps)
+            raise ValueError(f"{name} is quantised")
+        return weight.weights[0]
+
+    def norm(self, x: Float32, name: str) -> Float32:
+        return rms_norm(x, self.vector(f"{name}.weight"), self.spec.rms_norm_eps)
+
+    def window(self, layer: int) -> int | None:
+        return self.spec.windows[layer] if self.spec.windows else None
 
     def heads(self, x: Float32, name: str) -> Float32:
         """A linear whose outputs are heads: ``[T, heads, head_dim]``."""
-        return linear(x, self.weights[f"{name}.weight"]).reshape(len(x), -1, self.spec.head_dim)
+        out = linear(x, self.weights[f"{name}.weight"])
+        if self.spec.qkv_bias:
+            out = add(out, self.vector(f"{name}.bias"))
+        return out.reshape(len(x), -1, self.spec.head_dim)
 
-    def rotate(self, heads: Float32) -> Float32:
-        return rope(heads, self.batch.positions, self.rope_tables, self.spec.rope)
+    def rotated(self, x: Float32, layer: int, name: str) -> Float32:
+        """Heads of queries or keys: normalised one by one where the model does that, then turned."""
+        heads = self.heads(x, name)
+        if self.spec.qk_norm:
+            heads = self.norm(heads.reshape(-1, heads.shape[2]), f"{name}_norm").reshape(heads.shape)
+        local = self.window(layer) is not None and self.spec.local_rope
+        spec = local or self.spec.rope
+        return rope(heads, self.batch.positions, self.rotations[spec], spec)
 
     def attention(self, layer: int, x: Float32) -> Float32:
-        block, batch = f"blk.{layer}", self.batch
+        """What attention adds to the residual stream."""
+        spec, block, batch = self.spec, f"blk.{layer}", self.batch
         normed = self.norm(x, f"{block}.attn_norm")
-        q, k, v = (self.heads(normed, f"{block}.attn_{part}") for part in "qkv")
-        write_rows(self.pages, self.geometry, layer, self.where, k=self.rotate(k), v=v)
+        q, k = (self.rotated(normed, layer, f"{block}.attn_{part}") for part in "qk")
+        v = self.heads(normed, f"{block}.attn_v")
+        write_rows(self.pages, self.geometry, layer, self.where, k=k, v=v)
         seen = attend(
-            scale_queries(self.rotate(q), self.spec.head_dim),
+            scale_queries(q, spec.head_dim, spec.attention_scale),
             self.pages,
             self.geometry,
             layer=layer,
@@ -114,13 +132,17 @@ class _Step:
             kv_len=batch.kv_len,
             positions=batch.positions,
             row_seq=batch.row_seq,
+            window=self.window(layer),
         )
-        return linear(seen, self.weights[f"{block}.attn_output.weight"])
+        out = linear(seen, self.weights[f"{block}.attn_output.weight"])
+        return self.norm(out, f"{block}.post_attention_norm") if spec.post_norms else out
 
     def feed_forward(self, layer: int, x: Float32) -> Float32:
-        block = f"blk.{layer}"
+        """What the gated network adds to the residual stream."""
+        spec, block = self.spec, f"blk.{layer}"
         normed = self.norm(x, f"{block}.ffn_norm")
         gate = linear(normed, self.weights[f"{block}.ffn_gate.weight"])
         up = linear(normed, self.weights[f"{block}.ffn_up.weight"])
-        hidden = silu_mul(gate, up) if self.spec.activation == "silu" else gelu_mul(gate, up)
-        return linear(hidden, self.weights[f"{block}.ffn_down.weight"])
+        hidden = silu_mul(gate, up) if spec.activation == "silu" else gelu_mul(gate, up)
+        out = linear(hidden, self.weights[f"{block}.ffn_down.weight"])
+        return self.norm(out, f"{block}.post_ffw_norm") if spec.post_norms else out
