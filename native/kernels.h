@@ -58,9 +58,7 @@ struct Output {
 struct KVGeometry {
   uint8_t *pool;
   size_t page_bytes, layer_bytes, plane_bytes, tile_bytes;
-  int page_size, kv_heads, group_size;
-  int head_dim;  // in pages: a multiple of 32
-  int channels;  // of a head: a multiple of 16, at most head_dim; the rest of a row is zero
+  int page_size, kv_heads, group_size, head_dim;
 };
 
 // What happens to a row's queries, keys and values before they are rotated. Null: nothing.

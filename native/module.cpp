@@ -31,14 +31,13 @@ struct KVView {
   kvr::KVGeometry geometry;
   int layers;
 
-  KVView(PoolBytes bytes, int page_size, int layers_, int kv_heads, int group_size, int channels) : pool(bytes), layers(layers_) {
-    if (page_size <= 0 || page_size % kvr::TILE_TOKENS || channels <= 0 || channels % 16 || channels > 256 || kv_heads <= 0 ||
+  KVView(PoolBytes bytes, int page_size, int layers_, int kv_heads, int group_size, int head_dim) : pool(bytes), layers(layers_) {
+    if (page_size <= 0 || page_size % kvr::TILE_TOKENS || head_dim <= 0 || head_dim % 16 || head_dim > 256 || kv_heads <= 0 ||
         group_size <= 0 || layers <= 0)
       throw std::invalid_argument("page_size must be a multiple of 32, head_dim a multiple of 16 up to 256");
-    const int head_dim = (channels + 31) / 32 * 32;
     const size_t plane = (size_t)page_size * head_dim * 2, layer = 2 * kv_heads * plane, page = layers * layer;
     if (pool.shape(1) != page) throw std::invalid_argument("a page of the pool has another size than its geometry gives");
-    geometry = {pool.data(), page, layer, plane, (size_t)kvr::TILE_TOKENS * head_dim * 2, page_size, kv_heads, group_size, head_dim, channels};
+    geometry = {pool.data(), page, layer, plane, (size_t)kvr::TILE_TOKENS * head_dim * 2, page_size, kv_heads, group_size, head_dim};
   }
 };
 
@@ -76,8 +75,8 @@ struct LayerAttention {
     const kvr::KVGeometry &g = kv.geometry;
     if (layer < 0 || layer >= kv.layers) throw std::invalid_argument("there is no such layer");
     if (window < 0) throw std::invalid_argument("a window must be at least 1, or 0 for none");
-    if (rope.rotary.dims > g.channels) throw std::invalid_argument("the rotary tables are wider than a head");
-    const size_t width = (size_t)g.kv_heads * (g.group_size + 2) * g.channels;
+    if (rope.rotary.dims > g.head_dim) throw std::invalid_argument("the rotary tables are wider than a head");
+    const size_t width = (size_t)g.kv_heads * (g.group_size + 2) * g.head_dim;
     auto take = [&](const std::optional<Floats> &array, size_t size, const char *message) -> const float * {
       if (!array) return nullptr;
       if (array->size() != size) throw std::invalid_argument(message);
@@ -85,8 +84,8 @@ struct LayerAttention {
       return array->data();
     };
     const kvr::HeadInputs heads = {take(bias, width, "a bias must be as wide as queries, keys and values"),
-                                   take(q_norm, g.channels, "a head's norm must be as wide as the head"),
-                                   take(k_norm, g.channels, "a head's norm must be as wide as the head"), eps};
+                                   take(q_norm, g.head_dim, "a head's norm must be as wide as the head"),
+                                   take(k_norm, g.head_dim, "a head's norm must be as wide as the head"), eps};
     positions = (int)rope.cosines.shape(0);
     num_pages = (int)kv.pool.shape(0);
     attention = {g, heads, rope.rotary, layer, window, query_scale};

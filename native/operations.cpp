@@ -123,7 +123,7 @@ void Kernels::attend(Workspace &space, const Batch &batch, const Attention &atte
   const KVGeometry &kv = attention.kv;
   const int heads = kv.kv_heads * kv.group_size;
   require(batch.rows() <= qkv.rows() && batch.rows() <= out.rows() && batch.rows() <= space.max_rows(), "attention has more rows than its buffers");
-  require((heads + 2 * kv.kv_heads) * kv.channels <= qkv.columns() && heads * kv.channels <= out.columns() &&
+  require((heads + 2 * kv.kv_heads) * kv.head_dim <= qkv.columns() && heads * kv.head_dim <= out.columns() &&
               heads * kv.head_dim <= space.query_width(), "attention's buffers are narrower than its heads");
   require(batch.partials() <= space.max_partials(), "attention has more partial results than its workspace");
   const KernelTable &table = *path_.table;

@@ -81,6 +81,7 @@ CASES = (
     *(Case(kind, model=types(kind, kind)) for kind in ("F32", "F16", "BF16", "Q4_0", "Q8_0")),
     Case("Q4_1", model=types("Q4_1", "Q8_0")),
     Case("head_dim 64, 3 to 1", (33, 64), 64, heads(64, 3, 1)),
+    Case("head_dim 80, 4 to 1", (20, 40), 32, heads(80, 8, 2)),
     Case("head_dim 96, 4 to 1", (20, 40), 32, heads(96, 8, 2)),
     Case("head_dim 128, 1 to 1", (31, 97), 96, heads(128, 2, 2)),
     Case("head_dim 256, 2 to 1", (20, 40), 32, heads(256, 2, 1)),

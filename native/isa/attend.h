@@ -94,8 +94,8 @@ static void attend(const kvr::AttendArgs &args, const kvr::AttendItem &item, int
   if (item.split) return;
   for (int r = 0; r < rows; r++) {
     const int token = args.row_list[item.first + r / group];
-    finish_row(space.totals[r], space.merged + (size_t)r * hd, args.kv.channels,
-               args.out + (size_t)token * args.out_stride + ((size_t)kv_head * group + r % group) * args.kv.channels);
+    finish_row(space.totals[r], space.merged + (size_t)r * hd, hd,
+               args.out + (size_t)token * args.out_stride + ((size_t)kv_head * group + r % group) * hd);
   }
 }
 
@@ -110,7 +110,7 @@ static void merge(const kvr::AttendArgs &args, int row, int parts) {
       const float *from = args.partials + ((size_t)(args.partial_base[row] + p) * heads + h) * (hd + 2);
       merge_part(total, values, p == first, from[hd], from[hd + 1], from, hd);
     }
-    finish_row(total, values, args.kv.channels, args.out + (size_t)row * args.out_stride + (size_t)h * args.kv.channels);
+    finish_row(total, values, hd, args.out + (size_t)row * args.out_stride + (size_t)h * hd);
   }
 }
 

@@ -17,10 +17,11 @@ template <int R> INL void score_tile(const uint8_t *tile, int head_dim, const fl
   UNROLL for (int r = 0; r < R; r++) s[r][0] = s[r][1] = zero();
   for (int d = 0; d < head_dim; d += 32)
     UNROLL for (int h0 = 0; h0 < 2; h0 += H) {
+      const int pairs = head_dim - d < 32 ? (head_dim - d) / 2 : 16;
       const size_t base = (size_t)h0 * head_dim * 32 + (size_t)d * 32;
       F even[R][H], odd[R][H];
       UNROLL for (int r = 0; r < R; r++) UNROLL for (int h = 0; h < H; h++) even[r][h] = odd[r][h] = zero();
-      for (int i = 0; i < 16; i++)
+      for (int i = 0; i < pairs; i++)
         UNROLL for (int h = 0; h < H; h++) {
           const size_t at = base + (size_t)h * head_dim * 32 + i * 64;
           const I pair = iload(tile + at);
@@ -64,7 +65,7 @@ template <int R> INL void value_tile(const uint8_t *tile, int head_dim, const fl
   int d = 0;
   for (; d + 16 * C <= head_dim; d += 16 * C)
     value_columns<R, C>(tile + (size_t)d * 64, p, p_stride, next + (size_t)d * 64, o + d, o_stride);
-  if (C > 2 && d < head_dim) value_columns<R, 2>(tile + (size_t)d * 64, p, p_stride, next + (size_t)d * 64, o + d, o_stride);
+  for (; d < head_dim; d += 16) value_columns<R, 1>(tile + (size_t)d * 64, p, p_stride, next + (size_t)d * 64, o + d, o_stride);
 }
 
 }  // namespace KVR_ISA

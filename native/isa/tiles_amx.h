@@ -242,10 +242,10 @@ static void attend_tile_rows(const ItemPages &pages, TileRows &t, int begin, int
   }
 }
 
-// All rows of an item over one part; false: too few rows. The arrays of `space` are padded to a multiple of 16 rows.
+// All rows of an item over one part; false: too few rows, or a head_dim that does not fill tiles. The arrays of `space` are padded to a multiple of 16 rows.
 INL bool tiled_part(const ItemPages &pages, const AttendSpace &space, int rows, int begin, int end) {
   const int hd = pages.args.kv.head_dim;
-  if (rows < FEWEST_TILED_ROWS) return false;
+  if (rows < FEWEST_TILED_ROWS || hd % 32) return false;
   use_tiles(&attend_tiles);
   alignas(64) uint16_t q[16 * 256], weights[2 * 512];
   alignas(64) float scores[2 * 1024];

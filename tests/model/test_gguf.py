@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kvreuse.errors import ModelFileError
-from kvreuse.model.gguf import GGUFFile, expected_tensors, read_spec
+from kvreuse.model.gguf import MATRIX_TYPES, GGUFFile, expected_tensors, read_spec
 from kvreuse.model.spec import ModelSpec, RopeSpec
 
 from .gguf_files import Floats, llama_metadata, llama_tensors, write_gguf, write_tiny_llama
@@ -49,11 +49,19 @@ def test_the_real_model(model_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "F16", "BF16", "F32"])
+@pytest.mark.parametrize("kind", sorted(kind.name for kind in MATRIX_TYPES))
 @pytest.mark.parametrize("norm", ["F32", "F16", "BF16"])
 def test_every_supported_type(tmp_path: Path, kind: str, norm: str) -> None:
     path = write_tiny_llama(
-        tmp_path / "x", matrix_type=kind, embed_type=kind, norm_type=norm, tied=False
+        tmp_path / "x",
+        layers=1,
+        hidden=256,
+        ffn=256,
+        head_dim=64,
+        matrix_type=kind,
+        embed_type=kind,
+        norm_type=norm,
+        tied=False,
     )
     with GGUFFile(path) as file:
         spec = read_spec(file)
@@ -131,13 +139,13 @@ def replacing(name: str, shape: tuple[int, ...] | None, kind: str = "F32") -> Ch
         (setting("llama.attention.head_count", 8), "'blk.0.attn_q.weight' is 128 x 64, not 256 x"),
         (setting("llama.rope.dimension_count", 33), "is 33; it must be from 1 to 32"),
         (setting("llama.rope.dimension_count", 31), "is 31; channels rotate in pairs"),
-        (setting("llama.rope.freq_base", 0.0), "is 0.0; it must be above 0 and finite"),
-        (setting("llama.rope.freq_base", float("nan")), "is nan; it must be above 0 and finite"),
+        (setting("llama.rope.freq_base", 0.0), "is 0.0; it must be above 1 and finite"),
+        (setting("llama.rope.freq_base", float("nan")), "is nan; it must be above 1 and finite"),
         (setting("llama.attention.layer_norm_rms_epsilon", -1.0), "is -1.0; it must be above 0"),
-        (setting("llama.rope.scaling.type", "yarn"), "'llama.rope.scaling.type' is 'yarn', which"),
-        (setting("llama.rope.scaling.factor", 2.0), "'llama.rope.scaling.factor' is '2.0', which"),
         (setting("llama.expert_count", 8), "'llama.expert_count' is '8', which is not supported"),
-        (setting("llama.attention.sliding_window", [1, 2]), "sliding_window' is 'array([1, 2]"),
+        (setting("llama.attention.sliding_window", [1, 2]), "must hold a whole number, it holds a"),
+        (setting("llama.attention.scale", [1, 2]), "'llama.attention.scale' is 'array([1, 2]"),
+        (setting("llama.rope.dimension_sections", 0), "dimension_sections' is '0', which is not"),
         (setting("llama.vocab_size", 321), "'llama.vocab_size' is not the 320 rows"),
         (setting("tokenizer.ggml.tokens", ["a"]), "the vocabulary has 1 tokens, 'token_embd"),
         (replacing("token_embd.weight", None), "the tensor 'token_embd.weight' is missing"),
@@ -151,17 +159,22 @@ def replacing(name: str, shape: tuple[int, ...] | None, kind: str = "F32") -> Ch
         (replacing("blk.0.ffn_down.weight", None), "'blk.0.ffn_down.weight' is missing"),
         (replacing("blk.0.ffn_up.weight", (64, 96)), "is 64 x 96, not 96 x 64"),
         (
-            replacing("blk.0.ffn_up.weight", (96, 64), "Q5_0"),
-            "'blk.0.ffn_up.weight' has the tensor type Q5_0; supported here: F32, F16, Q4_0, Q4_1,",
+            replacing("blk.0.ffn_up.weight", (96, 256), "TQ1_0"),
+            "'blk.0.ffn_up.weight' is 96 x 256, not 96 x 64",
+        ),
+        (
+            replacing("output.weight", (320, 64), "MXFP4"),
+            "'output.weight' has the tensor type MXFP4; supported here: F32, F16, Q4_0, Q4_1, Q5_0,",
         ),
         (
             replacing("output_norm.weight", (64,), "Q8_0"),
             "'output_norm.weight' has the tensor type Q8_0; supported here: F32, F16, BF16",
         ),
-        (replacing("rope_freqs.weight", (16,)), "'rope_freqs.weight' belongs to a feature that is"),
+        (replacing("blk.0.attn_q.bias", (128,)), "the tensor 'blk.0.attn_k.bias' is missing"),
+        (replacing("blk.0.attn_k.bias", (64,)), "'blk.0.attn_k.bias' belongs to a feature that is"),
         (
-            replacing("blk.0.attn_q.bias", (128,)),
-            "'blk.0.attn_q.bias' belongs to a feature that is",
+            replacing("blk.0.attn_output.bias", (64,)),
+            "'blk.0.attn_output.bias' belongs to a feature that is not supported",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -178,7 +191,7 @@ def test_refusals(tmp_path: Path, change: Change, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("heads", "head_dim", "message"),
-    [(4, 16, "head size 16 is not supported"), (1, 288, "head size 288 is not supported")],
+    [(heads, size, f"head size {size} is not") for heads, size in ((4, 16), (1, 288), (4, 80))],
 )
 def test_head_sizes(tmp_path: Path, heads: int, head_dim: int, message: str) -> None:
     path = write_tiny_llama(

