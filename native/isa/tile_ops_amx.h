@@ -20,9 +20,14 @@ INL void tile_configure(const TileConfig *config) {
 }
 INL void tile_free() { _tile_release(); }
 
-// Register numbers are part of the instructions, hence macros.
+// Register numbers are part of the instructions, hence macros. GCC's load does not say that it reads memory: without the
+// barrier, what was stored for it could come later, or never.
 #define TILE_ZERO(t) _tile_zero(t)
-#define TILE_LOAD(t, p, stride) _tile_loadd(t, p, stride)
+#define TILE_LOAD(t, p, stride)      \
+  do {                               \
+    __asm__ volatile("" ::: "memory"); \
+    _tile_loadd(t, p, stride);       \
+  } while (0)
 #define TILE_STORE(t, p, stride) _tile_stored(t, p, stride)
 #define TILE_DOT_INT8(c, a, b) _tile_dpbssd(c, a, b)
 #define TILE_DOT_BF16(c, a, b) _tile_dpbf16ps(c, a, b)
