@@ -70,6 +70,7 @@ class Result:
     name: str
     tokens_per_second: float
     seconds: float
+    gflops: float
     of_limit: float
     python_share: float
     kernels: dict[str, float]
@@ -115,19 +116,25 @@ class Bench:
         by_kernel = {n: (s - before[n]) / times for n, s in self.runner.seconds().items()}
         return seconds, sum(by_kernel.values()), by_kernel
 
-    def bound(self, case: Case, limits: Limits) -> float:
-        """The least seconds that the machine's limits allow."""
+    def work(self, case: Case) -> tuple[float, float, float]:
+        """(operations of the linears, operations of attention, bytes read) of a step or prefill."""
         rows = case.sequences if case.decode else case.context
         steps = 1 if case.decode else -(-case.context // BUDGET)
         seen = case.context if case.decode else case.context / 2
-        matrices = {id(m): m for m in self.weights.matrices()}.values()
-        weights = sum(m.rows * m.columns for m in matrices)
+        layers = self.weights.layers
+        inside = sum(
+            p.inputs * p.outputs for w in layers for p in (w.qkv, w.output, w.gate_up, w.down)
+        )
         logits = self.spec.vocab_size * self.spec.hidden_size
-        products = rows * (weights - logits) + case.sequences * logits
         attention = rows * seen * self.spec.q_size * 2 * self.spec.num_layers
-        compute = 2 * products / limits.int8_peak + 2 * attention / limits.float_peak
         nbytes = steps * self.weights.nbytes
         nbytes += case.sequences * case.context * self.layout.bytes_per_token
+        return 2 * (rows * inside + case.sequences * logits), 2 * attention, nbytes
+
+    def bound(self, case: Case, limits: Limits) -> float:
+        """The least seconds that the machine's limits allow."""
+        linears, attention, nbytes = self.work(case)
+        compute = linears / limits.int8_peak + attention / limits.float_peak
         return max(compute, nbytes / limits.memory_bandwidth)
 
 
@@ -139,10 +146,12 @@ def measure(bench: Bench, limits: Limits, repeats: int) -> list[Result]:
     for _ in range(repeats):
         for case in CASES:
             runs[case.name].append(bench.run(case))
-    return [_result(case, runs[case.name], bench.bound(case, limits)) for case in CASES]
+    return [_result(case, runs[case.name], bench, limits) for case in CASES]
 
 
-def _result(case: Case, runs: list[tuple[float, float, dict[str, float]]], bound: float) -> Result:
+def _result(
+    case: Case, runs: list[tuple[float, float, dict[str, float]]], bench: Bench, limits: Limits
+) -> Result:
     seconds = statistics.median(run[0] for run in runs)
     tokens = case.sequences if case.decode else case.context
     middle = sorted(runs, key=lambda run: run[0])[len(runs) // 2]
@@ -150,7 +159,8 @@ def _result(case: Case, runs: list[tuple[float, float, dict[str, float]]], bound
         name=case.name,
         tokens_per_second=tokens / seconds,
         seconds=seconds,
-        of_limit=bound / seconds,
+        gflops=sum(bench.work(case)[:2]) / seconds / 1e9,
+        of_limit=bench.bound(case, limits) / seconds,
         python_share=statistics.median(1 - run[1] / run[0] for run in runs),
         kernels=middle[2],
     )
@@ -158,10 +168,10 @@ def _result(case: Case, runs: list[tuple[float, float, dict[str, float]]], bound
 
 def table(results: list[Result]) -> str:
     """The results for people: speed, then where the time goes."""
-    lines = [f"{'':<26}{'tok/s':>9}{'ms':>9}{'of limit':>10}{'Python':>9}"]
+    lines = [f"{'':<26}{'tok/s':>9}{'ms':>9}{'GFLOP/s':>9}{'of limit':>10}{'Python':>9}"]
     lines += [
         f"{r.name:<26}{r.tokens_per_second:>9,.0f}{r.seconds * 1e3:>9.2f}"
-        f"{r.of_limit:>10.0%}{r.python_share:>9.1%}"
+        f"{r.gflops:>9,.0f}{r.of_limit:>10.0%}{r.python_share:>9.1%}"
         for r in results
     ]
     names = sorted({name for r in results for name in r.kernels})

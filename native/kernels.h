@@ -14,11 +14,15 @@ constexpr int TILE_TOKENS = 32;  // tokens of one tile of keys or values in a pa
 constexpr int STEP_TOKENS = 64;  // tokens of one softmax step
 constexpr int PART_TOKENS = 512; // tokens whose partial result is kept apart, then merged in ascending order
 
-enum class Kind : int { Q4_MIN, Q4, Q8, F16, BF16, F32 };
+enum class Kind : int { Q4_MIN, Q4, Q8_MIN, Q8, F16, BF16, F32 };
+
+constexpr bool eight_bits(Kind kind) { return kind == Kind::Q8 || kind == Kind::Q8_MIN; }
+constexpr bool has_minimum(Kind kind) { return kind == Kind::Q4_MIN || kind == Kind::Q8_MIN; }
 
 // Weights of `columns` outputs (a multiple of COLUMNS) over `inputs` inputs, packed in blocks of COLUMNS outputs.
-// Quantised: [block][pair of groups]{quants of both, [2][COLUMNS] fp16 scales, [2][COLUMNS] fp16 minima (Q4_MIN only)}: one
-// stream of whole cache lines, read in order. With an odd number of groups the last pair is half empty.
+// Quantised: [block][pair of groups]{quants of both, [2][COLUMNS] fp16 scales, and where there are any [2][COLUMNS] fp16 minima}:
+// one stream of whole cache lines, read in order. With an odd number of groups the last pair is half empty. A weight is
+// scale * q + minimum. Of Q4 q + 8 is stored, of eight bits q + 128.
 // Dense: [block][input][COLUMNS] values.
 struct Weights {
   const uint8_t *data;
@@ -124,8 +128,8 @@ struct KernelTable {
 inline constexpr size_t attend_scratch_floats(size_t rows, size_t head_dim) {
   return (rows + 15) / 16 * 16 * (3 * head_dim + 16 + 5) + 16 * STEP_TOKENS + head_dim * TILE_TOKENS / 2;
 }
-inline constexpr size_t quant_bytes(Kind kind) { return kind == Kind::Q8 ? 512 : 256; }  // of one group
-inline constexpr size_t pair_bytes(Kind kind) { return 2 * quant_bytes(kind) + (kind == Kind::Q4_MIN ? 128 : 64); }
+inline constexpr size_t quant_bytes(Kind kind) { return eight_bits(kind) ? 512 : 256; }  // of one group
+inline constexpr size_t pair_bytes(Kind kind) { return 2 * quant_bytes(kind) + (has_minimum(kind) ? 128 : 64); }
 inline constexpr size_t linear_scratch_bytes(size_t inputs) { return inputs / GROUP * (512 + 2 * 64) + 4096; }
 
 const KernelTable *portable_kernels();

@@ -105,7 +105,8 @@ void check_norm(const Input &input, const kvr::Projection &projection) {
 
 kvr::SourceMatrix source_matrix(const nb::tuple &t) {
   const Bytes bytes = nb::cast<Bytes>(t[0]);
-  return {bytes.data(), bytes.size(), nb::cast<int>(t[1]), nb::cast<int>(t[2]), nb::cast<int>(t[3])};
+  std::string name = t.size() > 4 ? nb::cast<std::string>(t[4]) : "a tensor";
+  return {bytes.data(), bytes.size(), nb::cast<int>(t[1]), nb::cast<int>(t[2]), nb::cast<int>(t[3]), std::move(name)};
 }
 
 }  // namespace
@@ -135,7 +136,8 @@ NB_MODULE(_native, m) {
       .def_prop_ro("rows", &kvr::Matrix::rows)
       .def_prop_ro("columns", [](const kvr::Matrix &w) { return w.weights().inputs; })
       .def_prop_ro("nbytes", &kvr::Matrix::bytes)
-      .def_prop_ro("kind", [](const kvr::Matrix &w) { return kvr::kind_name(w.weights().kind); });
+      .def_prop_ro("kind", [](const kvr::Matrix &w) { return kvr::kind_name(w.weights().kind); })
+      .def_prop_ro("error", &kvr::Matrix::error, "Largest change of a weight, relative to the largest weight of its group of 32.");
 
   nb::class_<kvr::Projection>(m, "Projection")
       .def(nb::init<std::vector<std::shared_ptr<kvr::Matrix>>>(), "parts"_a)
@@ -185,12 +187,12 @@ NB_MODULE(_native, m) {
       .def(nb::init<const std::string &, int>(), "isa"_a, "threads"_a)
       .def_prop_ro("isa", [](const kvr::Kernels &k) { return k.path().name; })
       .def_prop_ro("threads", [](kvr::Kernels &k) { return k.threads().size(); })
-      .def("pack", [](kvr::Kernels &k, const nb::list &tensors, std::shared_ptr<kvr::Arena> arena) {
+      .def("pack", [](kvr::Kernels &k, const nb::sequence &tensors, std::shared_ptr<kvr::Arena> arena) {
         std::vector<kvr::SourceMatrix> sources;
         for (nb::handle t : tensors) sources.push_back(source_matrix(nb::cast<nb::tuple>(t)));
         nb::gil_scoped_release unlocked;
         return std::make_shared<kvr::Matrix>(sources, k.threads(), std::move(arena));
-      }, "tensors"_a, "arena"_a, "Stacks (bytes, GGUF type, rows, columns) tensors into one packed matrix.")
+      }, "tensors"_a, "arena"_a, "Stacks (bytes, GGUF type, rows, columns[, name for messages]) tensors into one packed matrix.")
       .def("embed", &kvr::Kernels::embed, "table"_a, "batch"_a, "scale"_a, "x"_a, Unlocked())
       .def("linear", [](kvr::Kernels &k, kvr::Workspace &space, const kvr::Projection &projection, const kvr::Tensor &x, int rows,
                         const Input &input, kvr::Tensor &y, bool accumulate) {

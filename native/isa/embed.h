@@ -3,18 +3,19 @@
 
 namespace KVR_ISA {
 
-// Row `id` of 4- or 8-bit weights; `offset` is what the stored integers are too large by.
-template <bool FOUR> INL void embed_quantised(const kvr::Weights &w, int id, float scale, int offset, bool minimum, float *x) {
-  constexpr Kind K = FOUR ? Kind::Q4_MIN : Kind::Q8;
+// Row `id` of quantised weights.
+template <Kind K> INL void embed_quantised(const kvr::Weights &w, int id, float scale, float *x) {
+  constexpr bool four = !kvr::eight_bits(K), minimum = kvr::has_minimum(K);
+  constexpr int offset = K == Kind::Q4 ? 8 : four ? 0 : 128;  // what the stored integers are too large by
   const int groups = w.inputs / kvr::GROUP, column = id % kvr::COLUMNS;
   const uint8_t *block = w.data + (size_t)(id / kvr::COLUMNS) * w.block_bytes;
   for (int g = 0; g < groups; g++) {
-    const GroupAt group = FOUR && !minimum ? group_at<Kind::Q4>(block, g) : group_at<K>(block, g);
+    const GroupAt group = group_at<K>(block, g);
     uint8_t q[32];
     for (int j = 0; j < 8; j++)
       for (int b = 0; b < 4; b++) {
         const uint8_t *at = group.quants + column * 4 + b;
-        q[4 * j + b] = FOUR ? (j % 2 ? at[64 * (j / 2)] >> 4 : at[64 * (j / 2)] & 15) : at[64 * j];
+        q[4 * j + b] = four ? (j % 2 ? at[64 * (j / 2)] >> 4 : at[64 * (j / 2)] & 15) : at[64 * j];
       }
     float lanes[16];
     store(lanes, load_f16(group.scales));
@@ -34,9 +35,10 @@ static void embed(const kvr::Weights &w, const int32_t *ids, float scale, float 
     float *to = x + (size_t)row * stride;
     const uint8_t *block = w.data + (size_t)(id / kvr::COLUMNS) * w.block_bytes;
     switch (w.kind) {
-      case kvr::Kind::Q4_MIN: embed_quantised<true>(w, id, scale, 0, true, to); continue;
-      case kvr::Kind::Q4: embed_quantised<true>(w, id, scale, 8, false, to); continue;
-      case kvr::Kind::Q8: embed_quantised<false>(w, id, scale, 128, false, to); continue;
+      case kvr::Kind::Q4_MIN: embed_quantised<Kind::Q4_MIN>(w, id, scale, to); continue;
+      case kvr::Kind::Q4: embed_quantised<Kind::Q4>(w, id, scale, to); continue;
+      case kvr::Kind::Q8_MIN: embed_quantised<Kind::Q8_MIN>(w, id, scale, to); continue;
+      case kvr::Kind::Q8: embed_quantised<Kind::Q8>(w, id, scale, to); continue;
       default: break;
     }
     const int bytes = kvr::COLUMNS * (w.kind == kvr::Kind::F32 ? 4 : 2);

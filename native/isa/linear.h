@@ -25,6 +25,7 @@ static void linear(const kvr::Weights &weights, const kvr::Activations &a, const
   switch (weights.kind) {
     case Kind::Q4_MIN: quantised<Kind::Q4_MIN>(weights, a, out, rows, block_begin, block_end, scratch); break;
     case Kind::Q4: quantised<Kind::Q4>(weights, a, out, rows, block_begin, block_end, scratch); break;
+    case Kind::Q8_MIN: quantised<Kind::Q8_MIN>(weights, a, out, rows, block_begin, block_end, scratch); break;
     case Kind::Q8: quantised<Kind::Q8>(weights, a, out, rows, block_begin, block_end, scratch); break;
     case Kind::F16: dense<Kind::F16>(weights, a, out, rows, block_begin, block_end); break;
     case Kind::BF16: dense<Kind::BF16>(weights, a, out, rows, block_begin, block_end); break;

@@ -57,14 +57,14 @@ template <Kind K, int R> INL void quantised_rows(const kvr::Weights &weights, co
       if (g && pair + 1 == groups) break;
       const GroupAt group = group_at<K>(w, g);
       B v[8];
-      load_group(group.quants, K != Kind::Q8, v);
-      const F scale = load_f16(group.scales), minimum = K == Kind::Q4_MIN ? load_f16(group.minima) : zero();
+      load_group(group.quants, !kvr::eight_bits(K), v);
+      const F scale = load_f16(group.scales), minimum = kvr::has_minimum(K) ? load_f16(group.minima) : zero();
       UNROLL for (int r = 0; r < R; r++) {
         const int32_t *x4 = (const int32_t *)(a.quants + (at + r) * kvr::GROUP);
         I s = K == Kind::Q4_MIN ? izero() : K == Kind::Q4 ? iset1(-8 * a.sum[at + r]) : dot8_start(a.sum[at + r]);
-        UNROLL for (int j = 0; j < 8; j++) s = K != Kind::Q8 ? dot4(s, v[j], x4[j]) : dot8(s, v[j], x4[j]);
+        UNROLL for (int j = 0; j < 8; j++) s = kvr::eight_bits(K) ? dot8(s, v[j], x4[j]) : dot4(s, v[j], x4[j]);
         acc[r] = fma(mul(to_float(s), set1(a.scale[at + r])), scale, acc[r]);
-        if (K == Kind::Q4_MIN) acc[r] = fma(set1(a.scaled_sum[at + r]), minimum, acc[r]);
+        if (kvr::has_minimum(K)) acc[r] = fma(set1(a.scaled_sum[at + r]), minimum, acc[r]);
       }
     }
   }

@@ -41,14 +41,14 @@ template <Kind K> INL UnpackedBlock unpack_block(const kvr::Weights &weights, in
     const GroupAt group = group_at<K>(w, g);
     if (g % 2 == 0) prefetch_pair<K>(group.quants + PREFETCH_BYTES);
     B v[8];
-    load_group(group.quants, K != Kind::Q8, v);
+    load_group(group.quants, !kvr::eight_bits(K), v);
     UNROLL for (int j = 0; j < 8; j++) {
       if (K == Kind::Q4) v[j] = _mm512_sub_epi8(v[j], _mm512_set1_epi8(8));
-      if (K == Kind::Q8) v[j] = _mm512_xor_si512(v[j], _mm512_set1_epi8((char)128));
+      if (kvr::eight_bits(K)) v[j] = _mm512_xor_si512(v[j], _mm512_set1_epi8((char)128));
       istore(u.quants + (size_t)g * 512 + 64 * j, v[j]);
     }
     store(u.scales + g * 16, load_f16(group.scales));
-    if (K == Kind::Q4_MIN) store(u.minima + g * 16, load_f16(group.minima));
+    if (kvr::has_minimum(K)) store(u.minima + g * 16, load_f16(group.minima));
   }
   return u;
 }
@@ -65,10 +65,10 @@ template <Kind K> INL UnpackedBlock unpack_block(const kvr::Weights &weights, in
   if ((g) < groups) ISSUE(g, c, a, b)
 
 template <Kind K> INL void fold_group(const UnpackedBlock &u, const int32_t *sums, const float *sx, const float *xs, int g, F *acc) {
-  const F scale = load(u.scales + g * 16), minimum = K == Kind::Q4_MIN ? load(u.minima + g * 16) : zero();
+  const F scale = load(u.scales + g * 16), minimum = kvr::has_minimum(K) ? load(u.minima + g * 16) : zero();
   UNROLL for (int r = 0; r < kvr::TILE_ROWS; r++) {
     acc[r] = fma(mul(to_float(iload(sums + r * 16)), set1(sx[g * kvr::TILE_ROWS + r])), scale, acc[r]);
-    if (K == Kind::Q4_MIN) acc[r] = fma(set1(xs[g * kvr::TILE_ROWS + r]), minimum, acc[r]);
+    if (kvr::has_minimum(K)) acc[r] = fma(set1(xs[g * kvr::TILE_ROWS + r]), minimum, acc[r]);
   }
 }
 

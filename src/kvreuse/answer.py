@@ -56,7 +56,9 @@ class Answer:
         )
         self._text: TextStream | None = None
         if tokenizer is not None:
-            decoder = IncrementalDecoder(tokenizer, skip_special_tokens=params.skip_special_tokens)
+            decoder = IncrementalDecoder(
+                tokenizer, skip_special_tokens=params.skip_special_tokens, continuation=True
+            )
             self._text = TextStream(
                 decoder,
                 params.stop_texts,

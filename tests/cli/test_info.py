@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from kvreuse.cli import app
 from kvreuse.ops import native
 
+from ..model.gguf_files import write_tiny
 from .conftest import invoke
 
 
@@ -47,6 +48,25 @@ def test_the_figures_of_the_model_are_shown(model_path: Path) -> None:
     shown = invoke("info", str(model_path)).stdout
     for words in ("llama", "22.5 KiB", "720 KiB", "8,192 tokens", "210 Q4_1", "1 Q8_0"):
         assert words in shown
+
+
+def test_windows_and_scaling_are_shown(tmp_path: Path) -> None:
+    path = write_tiny(tmp_path / "x.gguf", "gemma3", layers=4, scaling={"factor": 8.0})
+    shown = invoke("info", str(path)).stdout
+    assert "64 tokens on 2 of 4 layers" in shown
+    assert "base 1,000,000, linear scaling by 8" in shown
+    assert "base 10,000\n" in shown
+    model = json.loads(invoke("info", str(path), "--json").stdout)["model"]
+    assert model["windows"] == [64, None, 64, None]
+    assert model["rope"] == {"base": 1e6, "dims": 32, "scaling": "linear", "factor": 8.0}
+    assert model["local_rope"] == {"base": 1e4, "dims": 32, "scaling": "none"}
+
+
+def test_factors_are_shown(tmp_path: Path) -> None:
+    path = write_tiny(tmp_path / "x.gguf", rope_factors=(2.0,) * 16)
+    shown = invoke("info", str(path)).stdout
+    assert "base 10,000, slowed by factors of the file" in shown
+    assert "window" not in shown
 
 
 def test_the_choice_of_a_path_is_explained() -> None:

@@ -266,7 +266,8 @@ def write_tiny(
     ``geometry`` is that of ``tiny_metadata`` (layers, heads, kv_heads, head_dim, hidden, ffn,
     vocab, context, window, scaling, ...); ``extra`` adds or replaces keys, or with ``None`` takes
     them out. ``embed_type`` is the type of ``token_embd`` and ``output`` (there is one unless
-    ``tied``); ``types`` names those of single tensors. ``bias``, ``rope_factors``: see ``tiny_tensors``.
+    ``tied``); ``types`` names those of single tensors. ``bias`` and ``rope_factors`` are those of
+    ``tiny_tensors``.
     """
     metadata = tiny_metadata(architecture, **geometry)
     tensors = tiny_tensors(metadata, seed=seed, tied=tied, bias=bias, rope_factors=rope_factors)

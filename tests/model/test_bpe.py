@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from kvreuse.errors import ModelFileError
-from kvreuse.model.bpe import BYTE_OF_CHARACTER, CUTS
+from kvreuse.model.bpe import BYTE_OF_CHARACTER
 from kvreuse.model.container import GGUFFile
+from kvreuse.model.cuts import CUTS
 from kvreuse.model.tokenizer import Tokenizer
 
 from .gguf_files import tokenizer_metadata, write_tiny_llama
@@ -79,8 +80,8 @@ def test_bos_where_the_file_does_not_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"model": "llama"}, "the tokenizer 'llama' is not supported (supported: 'gpt2')"),
-        ({"pre": "tekken"}, "the pre-tokenizer 'tekken' is not supported (supported: gpt-2, "),
+        ({"model": "t5"}, "the tokenizer 't5' is not supported (supported: 'gpt2', 'llama')"),
+        ({"pre": "viking"}, "the pre-tokenizer 'viking' is not supported (supported: gpt-2, "),
         ({"pre": None}, "the key 'tokenizer.ggml.pre' is missing"),
         ({"tokens": None}, "the key 'tokenizer.ggml.tokens' is missing"),
         ({"tokens": [1, 2]}, "must hold a list of texts, it holds a list of numbers"),
@@ -95,6 +96,7 @@ def test_bos_where_the_file_does_not_say(tmp_path: Path) -> None:
         ({"eot_token_id": 1 << 31}, "'tokenizer.ggml.eot_token_id' is 2147483648, with 300"),
         ({"add_bos_token": True, "bos_token_id": None}, "wants a BOS token but names none"),
         ({"add_bos_token": "yes"}, "must hold true or false, it holds text"),
+        ({"add_eos_token": True, "eos_token_id": None}, "wants an EOS token but names none"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -13,7 +13,7 @@ from kvreuse.model.chat import ChatTemplate
 from kvreuse.model.container import GGUFFile
 from kvreuse.model.tokenizer import Tokenizer
 
-from .gguf_files import write_tiny_llama
+from .gguf_files import vocabulary, write_tiny_llama
 
 SYSTEM = {"role": "system", "content": "Be <brief>."}
 USER = {"role": "user", "content": "Hi & bye?"}
@@ -59,9 +59,63 @@ def test_special_tokens_come_from_the_file(tmp_path: Path) -> None:
     assert template.render([USER]) == "<|im_start|>|<|im_end|>"
 
 
-def test_a_file_without_a_template(tmp_path: Path) -> None:
-    path = write_tiny_llama(tmp_path / "x", layers=1, extra={"tokenizer.chat_template": None})
-    assert template_of(path) is None
+def without_template(path: Path, *turns: str) -> ChatTemplate | None:
+    """What a file without a template gets, whose control tokens are ``turns``."""
+    tokens, merges, kinds = vocabulary(320)
+    keys = {
+        "tokenizer.chat_template": None,
+        "tokenizer.ggml.tokens": ["<bos>", *turns, *tokens[3 : 320 - len(turns) + 2]],
+        "tokenizer.ggml.token_type": [3] * (1 + len(turns)) + kinds[3 : 320 - len(turns) + 2],
+        "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.merges": merges[:1],
+    }
+    return template_of(write_tiny_llama(path, layers=1, vocab=320, extra=keys))
+
+
+@pytest.mark.parametrize(
+    ("turns", "expected"),
+    [
+        (
+            ["<|im_start|>", "<|im_end|>"],
+            "<|im_start|>system\nBe <brief>.<|im_end|>\n<|im_start|>user\nHi & bye?<|im_end|>\n"
+            "<|im_start|>assistant\nYes.<|im_end|>\n<|im_start|>user\nHi & bye?<|im_end|>\n"
+            "<|im_start|>assistant\n",
+        ),
+        (
+            ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
+            "<bos><|start_header_id|>system<|end_header_id|>\n\nBe <brief>.<|eot_id|>"
+            "<|start_header_id|>user<|end_header_id|>\n\nHi & bye?<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\nYes.<|eot_id|>"
+            "<|start_header_id|>user<|end_header_id|>\n\nHi & bye?<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        ),
+        (
+            ["<start_of_turn>", "<end_of_turn>"],
+            "<bos><start_of_turn>user\nBe <brief>.\n\nHi & bye?<end_of_turn>\n"
+            "<start_of_turn>model\nYes.<end_of_turn>\n"
+            "<start_of_turn>user\nHi & bye?<end_of_turn>\n<start_of_turn>model\n",
+        ),
+    ],
+    ids=["chatml", "llama3", "gemma"],
+)
+def test_a_file_without_a_template_gets_that_of_its_turns(
+    turns: list[str], expected: str, tmp_path: Path
+) -> None:
+    template = without_template(tmp_path / "x", *turns)
+    assert template is not None
+    conversation = [SYSTEM, USER, ASSISTANT, USER]
+    assert template.render(conversation) == expected
+    rest = template.render(conversation, add_generation_prompt=False)
+    assert expected.startswith(rest)
+    assert rest.rstrip().endswith(turns[-1])
+
+
+@pytest.mark.parametrize("turns", [[], ["<|im_start|>"], ["<start_of_turn>", "<|im_end|>"]])
+def test_a_file_without_a_template_and_without_turns(turns: list[str], tmp_path: Path) -> None:
+    assert without_template(tmp_path / "x", *turns) is None
+
+
+def test_a_template_that_is_no_text(tmp_path: Path) -> None:
     path = write_tiny_llama(tmp_path / "y", layers=1, extra={"tokenizer.chat_template": 5})
     with pytest.raises(ModelFileError, match="chat_template' must hold text"):
         template_of(path)

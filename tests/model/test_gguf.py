@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,7 +165,7 @@ def replacing(name: str, shape: tuple[int, ...] | None, kind: str = "F32") -> Ch
         ),
         (
             replacing("output.weight", (320, 64), "MXFP4"),
-            "'output.weight' has the tensor type MXFP4; supported here: F32, F16, Q4_0, Q4_1, Q5_0,",
+            "'output.weight' has the tensor type MXFP4; supported here: F32, F16, Q4_0, Q4_1, Q5_0",
         ),
         (
             replacing("output_norm.weight", (64,), "Q8_0"),
@@ -191,14 +192,23 @@ def test_refusals(tmp_path: Path, change: Change, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("heads", "head_dim", "message"),
-    [(heads, size, f"head size {size} is not") for heads, size in ((4, 16), (1, 288), (4, 80))],
+    [
+        (4, 24, "head size 24 is not supported (multiples of 16 up to 256)"),
+        (1, 288, "head size 288 is not supported (multiples of 16 up to 256)"),
+        (3, 80, "3 heads of size 80 are not supported: together they are no multiple of 32"),
+    ],
 )
 def test_head_sizes(tmp_path: Path, heads: int, head_dim: int, message: str) -> None:
     path = write_tiny_llama(
         tmp_path / "x", heads=heads, kv_heads=1, head_dim=head_dim, layers=1, matrix_type="F32"
     )
-    with pytest.raises(ModelFileError, match=message):
+    with pytest.raises(ModelFileError, match=re.escape(message)):
         spec_of(path)
+
+
+@pytest.mark.parametrize("head_dim", [16, 32, 80, 96, 128, 256])
+def test_head_sizes_that_are_served(tmp_path: Path, head_dim: int) -> None:
+    assert spec_of(write_tiny_llama(tmp_path / "x", head_dim=head_dim)).head_dim == head_dim
 
 
 def test_hidden_size_that_does_not_split_among_heads(tmp_path: Path) -> None:

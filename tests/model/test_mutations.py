@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -36,9 +37,9 @@ def use(path: Path) -> str:
             template = ChatTemplate.from_gguf(file, tokenizer)
     except ModelFileError as error:
         return str(error)
-    ids = tokenizer.encode("Hello, wörld 123")
-    tokenizer.decode(ids)
     try:
+        ids = tokenizer.encode("Hello, wörld 123")
+        tokenizer.decode(ids)
         if template:
             template.render(MESSAGES)
     except RequestError as error:
@@ -66,9 +67,21 @@ def noise(content: bytearray, at: int, rng: random.Random) -> None:
     content[at:] = rng.randbytes(len(content) - at)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("model") / "x.gguf", layers=1, vocab=260)
+@pytest.fixture(scope="module", params=["gpt2", "llama"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a tokenizer of each kind."""
+    path = tmp_path_factory.mktemp("model") / "x.gguf"
+    if request.param == "gpt2":
+        return write_tiny_llama(path, layers=1, vocab=260)
+    keys: dict[str, Any] = dict.fromkeys(("tokenizer.ggml.merges", "tokenizer.ggml.pre"))
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "Hell"]
+    keys |= {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": pieces,
+        "tokenizer.ggml.scores": [-float(index) for index in range(len(pieces))],
+        "tokenizer.ggml.token_type": [2, 3, 3, *[6] * 256, 1, 1],
+    }
+    return write_tiny_llama(path, layers=1, vocab=len(pieces), extra=keys)
 
 
 @pytest.mark.parametrize("mutate", [flip, extreme, cut, delete, noise])

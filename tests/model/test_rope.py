@@ -1,4 +1,4 @@
-"""Tables of the rotary embedding, pair by pair against the formulas as the papers' code has them."""
+"""Tables of the rotary embedding, pair by pair against the formulas of the papers' code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARAMS = {
 
 
 def plain(pair: int) -> float:
-    return 1.0 / BASE ** (2 * pair / DIMS)
+    return math.pow(BASE, -2 * pair / DIMS)
 
 
 def linear(pair: int) -> float:

@@ -89,6 +89,14 @@ def test_the_real_model(real: Tokenizer) -> None:
     assert real.encode("Hello world") == [19556, 905]
 
 
+def test_bytes_that_the_real_model_lacks(real: Tokenizer) -> None:
+    assert real.encode("one\x04 two\x1d") == real.encode("one two")
+    with pytest.raises(RequestError) as caught:
+        real.encode("\x04\x1d")
+    line = "the vocabulary has no token for any character of '\\x04\\x1d'"
+    assert str(caught.value) == line
+
+
 def test_construction_is_quick(real_file: GGUFFile) -> None:
     start = time.perf_counter()
     Tokenizer.from_gguf(real_file)
@@ -171,6 +179,16 @@ def test_an_eos_of_every_kind(tmp_path: Path) -> None:
 def test_a_token_that_is_not_in_the_byte_alphabet(tmp_path: Path) -> None:
     tokenizer = tiny(tmp_path, tokens=[*TOKENS[:-1], "日 本"], merges=MERGES[:-1])
     assert tokenizer.token_bytes(VOCAB - 1) == "日 本".encode()
+
+
+def test_ends_of_answers_are_control_tokens(tmp_path: Path) -> None:
+    tokens = [*TOKENS[:-2], "</s>", "<end_of_turn>"]
+    kinds = [3, 3, 3, *[1] * (VOCAB - 5), 4, 3]
+    tokenizer = tiny(tmp_path, tokens=tokens, merges=MERGES[:-2], token_type=kinds)
+    assert tokenizer.eos_token_ids == (2, 0, VOCAB - 1)
+    assert tokenizer.literal_id("</s>") == VOCAB - 2
+    assert tokenizer.literal_id("<end_of_turn>") == VOCAB - 1
+    assert tokenizer.literal_id("a") is None
 
 
 @pytest.mark.parametrize(("text", "at"), [("\ud800", 0), ("ab\udcffc", 2)])

@@ -28,8 +28,11 @@ from kvreuse.ops.native import (
     Workspace,
 )
 
+from ..model.random_blocks import BLOCKS
+
 Float32 = npt.NDArray[np.float32]
-KINDS = ("Q4_0", "Q4_1", "Q8_0", "F16", "BF16", "F32")
+KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16", "F32")
+WIDE_KINDS = tuple(BLOCKS)
 MAX_ROWS = 300
 
 
@@ -46,7 +49,8 @@ def random(seed: int, *shape: int, scale: float = 1.0) -> Float32:
 def packed(isa: str, kind: str, rows: int, columns: int) -> tuple[Matrix, reference.Matrix]:
     """A random matrix as the kernels have it, and as the twins do."""
     type_id = GGMLQuantizationType[kind]
-    raw = quants.quantize(random(rows + columns, rows, columns), type_id)
+    values = random(rows + columns, rows, columns)
+    raw = BLOCKS[kind](values) if kind in BLOCKS else quants.quantize(values, type_id)
     data = np.ascontiguousarray(raw).view(np.uint8).ravel()
     matrix = kernels(isa).pack([(data, int(type_id), rows, columns)], Arena())
     return matrix, reference.matrix(int(type_id), data, rows, columns)
@@ -63,8 +67,13 @@ def filled(values: Float32) -> Tensor:
     return tensor
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("outputs", "inputs"), [(16, 32), (48, 96), (80, 544), (37, 160)])
+@pytest.mark.parametrize(
+    ("kind", "outputs", "inputs"),
+    [
+        *((k, *s) for k in KINDS for s in ((16, 32), (48, 96), (80, 544), (37, 160))),
+        *((k, *s) for k in WIDE_KINDS for s in ((16, 256), (37, 768))),
+    ],
+)
 def test_linear(isa: str, kind: str, outputs: int, inputs: int) -> None:
     matrix, twin = packed(isa, kind, outputs, inputs)
     x = random(1, 50, inputs)
@@ -93,10 +102,10 @@ def test_linear_of_many_rows(isa: str) -> None:
 
 
 def test_projection_of_several_kinds_adds_to_what_is_there(isa: str) -> None:
-    parts = [packed(isa, kind, 32, 64) for kind in ("Q4_0", "F16", "Q8_0")]
+    parts = [packed(isa, kind, 32, 64) for kind in ("Q4_0", "F16", "Q5_1", "Q8_0")]
     projection = Projection([matrix for matrix, _ in parts])
     for rows in (1, 20):
-        x, before = random(3, rows, 64), random(4, rows, 96)
+        x, before = random(3, rows, 64), random(4, rows, 128)
         y = filled(before)
         kernels(isa).linear(
             workspace(64), projection, filled(x), rows, Input.plain(), y, accumulate=True
@@ -124,14 +133,15 @@ def test_norm_and_gates_before_a_linear(isa: str, inputs: int) -> None:
             np.testing.assert_array_equal(y.numpy()[:rows], reference.linear(expected, twin))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *WIDE_KINDS])
 def test_embedding(isa: str, kind: str) -> None:
-    matrix, twin = packed(isa, kind, 37, 96)
+    columns = 256 if kind in WIDE_KINDS else 96
+    matrix, twin = packed(isa, kind, 37, columns)
     ids = np.array([0, 36, 15, 16, 1, 36], dtype=np.int32)
     batch = Batch(MAX_ROWS, 1, 1, 10, 32, 1, vocabulary=37, positions=MAX_ROWS)
     load(batch, ids, np.arange(6, dtype=np.int32), np.zeros(6, np.int32), [[0]], [6])
-    x = Tensor(MAX_ROWS, 96)
-    program = Program(kernels(isa), workspace(96), batch)
+    x = Tensor(MAX_ROWS, columns)
+    program = Program(kernels(isa), workspace(columns), batch)
     program.embed(matrix, 1.5, x)
     program.run()
     np.testing.assert_array_equal(x.numpy()[:6], reference.embed(twin, ids, 1.5))

@@ -14,9 +14,13 @@ from hypothesis import strategies as st
 from kvreuse.model.spec import RopeSpec
 from kvreuse.ops import reference as ref
 
+from ..model.random_blocks import BLOCKS
+
 Float32 = npt.NDArray[np.float32]
 
-TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0")
+TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
+# types of 256 weights, and how much a weight may change, relative to the largest of its group of 32
+WIDE_TYPES = {"Q4_K": 2.0**-9, "Q5_K": 2.0**-9, "Q6_K": 2.0**-7}
 TINY = 2.0**-126
 
 finite = st.floats(width=32, min_value=-(2.0**50), max_value=2.0**50)
@@ -54,7 +58,8 @@ def dense(weights: ref.Matrix) -> Float32:
 def random_matrix(kind: str, rows: int, cols: int, seed: int = 1) -> tuple[ref.Matrix, Float32]:
     """A matrix of GGUF type ``kind``, and its weights according to the ``gguf`` package."""
     type_ = gguf.GGMLQuantizationType[kind]
-    raw = gguf.quants.quantize(floats(rows, cols, seed=seed, scale=0.1), type_)
+    values = floats(rows, cols, seed=seed, scale=0.1)
+    raw = BLOCKS[kind](values) if kind in BLOCKS else gguf.quants.quantize(values, type_)
     made = ref.matrix(int(type_), raw.reshape(-1).view(np.uint8), rows, cols)
     return made, gguf.quants.dequantize(raw, type_).reshape(rows, cols)
 
@@ -170,8 +175,34 @@ class TestMatrices:
         np.testing.assert_array_equal(dense(made), weights)
 
     def test_other_types_are_refused(self) -> None:
-        with pytest.raises(ValueError, match="type 12"):
-            ref.matrix(12, np.zeros(144, dtype=np.uint8), 1, 256)
+        with pytest.raises(ValueError, match="type 10"):
+            ref.matrix(10, np.zeros(84, dtype=np.uint8), 1, 256)
+
+    @pytest.mark.parametrize("kind", WIDE_TYPES)
+    def test_wide_blocks_are_near_those_of_the_gguf_package(self, kind: str) -> None:
+        made, weights = random_matrix(kind, 64, 512)
+        change = np.abs(dense(made) - weights).reshape(64, -1, 32).max(axis=-1)
+        largest = np.abs(weights).reshape(64, -1, 32).max(axis=-1)
+        assert isinstance(made, ref.IntegerMatrix)
+        assert (change <= WIDE_TYPES[kind] * largest).all()
+        for scales in (made.scale, made.minimum):
+            if scales is not None:
+                np.testing.assert_array_equal(scales, scales.astype(np.float16))
+
+    def test_scales_that_fit_in_half_precision_change_nothing(self) -> None:
+        """Q4_K and Q5_K where d is a power of two, Q6_K where both halves have one scale."""
+        for kind, at in (("Q4_K", 0), ("Q5_K", 0), ("Q6_K", 208)):
+            raw = BLOCKS[kind](floats(8, 512)).reshape(-1)
+            type_ = gguf.GGMLQuantizationType[kind]
+            blocks = raw.reshape(-1, gguf.GGML_QUANT_SIZES[type_][1])
+            blocks[:, at : at + 2] = np.array([0.25], np.float16).view(np.uint8)
+            if kind == "Q6_K":
+                blocks[:, 193:208:2] = blocks[:, 192:208:2]
+                blocks[:, 0:192:32] = 0  # the first integer of each group is -32
+            else:
+                blocks[:, 2:4] = blocks[:, :2]
+            expected = gguf.quants.dequantize(blocks, type_).reshape(8, 512)
+            np.testing.assert_array_equal(dense(ref.matrix(int(type_), raw, 8, 512)), expected)
 
     @pytest.mark.parametrize("kind", TYPES)
     def test_embed_gives_the_rows(self, kind: str) -> None:

@@ -1,7 +1,7 @@
 """Weights of a GGUF file as float32, written from the format's description alone.
 
 A block holds 32 weights of one row, in the formats named K 256 (GGUF specification;
-``ggml-common.h``). Of the latter, ``sc`` and ``m`` are those of a group of 32 weights, in Q6_K of 16.
+``ggml-common.h``): ``sc`` and ``m`` are those of a group of 32 of these, in Q6_K of 16.
 
 ======  =====  =======================================================  =======================
 format  bytes  block                                                    weight
@@ -18,8 +18,8 @@ Q6_K    210    128 bytes of nibbles, 64 of upper bits, 16 int8 sc,      d * sc *
                fp16 d
 ======  =====  =======================================================  =======================
 
-Byte ``i`` of 16 nibbles holds weight ``i`` in its low half and weight ``i + 16`` in its high half; the
-fifth bits are in the order of the weights. The K formats differ, see below.
+Byte ``i`` of 16 nibbles holds weight ``i`` in its low half and weight ``i + 16`` in its high half;
+the fifth bits are in the order of the weights. The K formats differ, see below.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def _six_bits(blocks: Bytes) -> Weights:
     upper = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shifts & 3
     q = (low | upper << 4).reshape(-1, 16, 16).astype(np.float32) - np.float32(32)
     scale = _half(blocks[:, 208:210]) * blocks[:, 192:208].view(np.int8).astype(np.float32)
-    return scale[:, :, None] * q
+    weights: Weights = scale[:, :, None] * q
+    return weights
 
 
 def _half(pairs: Bytes) -> Weights:
@@ -123,4 +124,4 @@ def _half(pairs: Bytes) -> Weights:
 
 def _nibbles(packed: Bytes) -> Bytes:
     """``[blocks, 16]`` bytes to ``[blocks, 32]`` values 0 to 15."""
-    return np.concatenate([packed & 15, packed >> 4], axis=1)
+    return np.concatenate([packed & np.uint8(15), packed >> np.uint8(4)], axis=1)

@@ -37,36 +37,63 @@ class Rope:
         return out
 
 
-def divisors(
-    regime: str,
-    base: float,
-    dims: int,
-    *,
-    factor: float,
-    context: float,
-    beta_fast: float = 32.0,
-    beta_slow: float = 1.0,
-    attention_factor: float = 1.0,
-) -> tuple[Float64, float]:
-    """By how much each pair turns more slowly ``[dims / 2]``, and the magnitude.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scaling:
+    """How the rotation is slowed for texts longer than ``context``, what a model was trained on."""
 
-    ``context`` is the length that the model was first trained on. Raises NotImplementedError for
-    another regime than ``none``, ``linear`` and ``yarn``.
-    """
-    ones = np.ones(dims // 2)
-    if regime == "none":
-        return ones, 1.0
-    if regime == "linear":
-        return ones * factor, 1.0
-    if regime != "yarn":
-        raise NotImplementedError(f"the oracle does not know the RoPE scaling {regime!r}")
-    # YaRN (Peng et al., 2023): pairs with more than beta_fast turns in the context keep their pace,
-    # those with fewer than beta_slow are slowed by the factor, in between a ramp over the pairs.
-    fast, slow = (
-        dims * np.log(context / (2 * np.pi * beta)) / (2 * np.log(base))
-        for beta in (beta_fast, beta_slow)
-    )
-    low, high = max(np.floor(fast), 0.0), min(np.ceil(slow), dims - 1.0)
-    ramp = np.clip((np.arange(dims // 2) - low) / max(high - low, 0.001), 0, 1)
-    pace = (1 - ramp) + ramp / factor
-    return 1 / pace, attention_factor * (1 + 0.1 * float(np.log(factor)))
+    regime: str
+    factor: float = 1.0
+    context: int = 0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    magnitude: float = 1.0
+
+    def divisors(self, base: float, dims: int) -> Float64:
+        """By how much each pair turns more slowly ``[dims / 2]``.
+
+        Raises NotImplementedError for a regime that is not known.
+        """
+        pairs = np.arange(dims // 2)
+        wavelength = 2 * np.pi * base ** (2.0 * pairs / dims)
+        if self.regime == "none":
+            return np.ones(dims // 2)
+        if self.regime == "linear":
+            return np.full(dims // 2, self.factor)
+        if self.regime == "llama3":
+            return np.array([self._llama3(float(length)) for length in wavelength])
+        if self.regime == "yarn":
+            return self._yarn(wavelength)
+        raise NotImplementedError(f"the oracle does not know the RoPE scaling {self.regime!r}")
+
+    def stretch(self) -> float:
+        """What turned queries and keys are multiplied by."""
+        more = 0.1 * float(np.log(self.factor)) if self.regime == "yarn" else 0.0
+        return self.magnitude * (1 + more)
+
+    def _llama3(self, wavelength: float) -> float:
+        """Llama 3.1: short waves keep their pace, long ones are slowed, a mixture between."""
+        turns = self.context / wavelength
+        if turns > self.high_freq_factor:
+            return 1.0
+        if turns < self.low_freq_factor:
+            return self.factor
+        width = self.high_freq_factor - self.low_freq_factor
+        smooth = (turns - self.low_freq_factor) / width
+        return 1 / ((1 - smooth) / self.factor + smooth)
+
+    def _yarn(self, wavelength: Float64) -> Float64:
+        """YaRN (Peng et al., 2023): a ramp over the pairs instead.
+
+        From the last pair with more than ``beta_fast`` turns to the first with fewer than
+        ``beta_slow``: the numbers of the pairs grow with the logarithm of their wavelengths.
+        """
+        step = np.log(wavelength[1] / wavelength[0])
+        fast, slow = (
+            np.log(self.context / beta / wavelength[0]) / step
+            for beta in (self.beta_fast, self.beta_slow)
+        )
+        low, high = max(np.floor(fast), 0.0), min(np.ceil(slow), 2.0 * len(wavelength) - 1)
+        ramp = np.clip((np.arange(len(wavelength)) - low) / max(high - low, 0.001), 0, 1)
+        return np.asarray(1 / (1 - ramp + ramp / self.factor))

@@ -1,4 +1,4 @@
-"""The command line: ``kvreuse run``, ``pull`` and ``info``. A leaf: nothing imports it."""
+"""The command line: ``run``, ``pull``, ``models`` and ``info``. A leaf: nothing imports it."""
 
 from kvreuse.cli.app import app, main
 

@@ -9,6 +9,7 @@ import typer
 
 from kvreuse.cli.guard import GuardedGroup
 from kvreuse.cli.info import info
+from kvreuse.cli.models import models
 from kvreuse.cli.pull import pull
 from kvreuse.cli.run import run
 
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(pull)
+app.command()(models)
 app.command()(info)
 
 

@@ -9,8 +9,10 @@ from typing import Any
 from kvreuse.config import EngineConfig
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.memory import available_memory
-from kvreuse.model.gguf import GGMLType, GGUFFile, read_spec
+from kvreuse.model.ggml import PACKINGS
+from kvreuse.model.gguf import GGUFFile, read_spec
 from kvreuse.model.source import resolve
+from kvreuse.model.spec import RopeSpec
 from kvreuse.ops import native
 
 
@@ -45,6 +47,9 @@ def model_facts(name: str) -> dict[str, Any]:
             "heads": spec.num_heads,
             "kv_heads": spec.num_kv_heads,
             "head_dim": spec.head_dim,
+            "windows": list(spec.windows),
+            "rope": _rope_facts(spec.rope),
+            "local_rope": _rope_facts(spec.local_rope) if spec.local_rope else None,
             "vocabulary": spec.vocab_size,
             "context": spec.context_length,
             "chat_template": file.get("tokenizer.chat_template", str, None) is not None,
@@ -56,24 +61,28 @@ def model_facts(name: str) -> dict[str, Any]:
         }
 
 
+def _rope_facts(rope: RopeSpec) -> dict[str, Any]:
+    """The rotary embedding: its base, the channels that turn, and how it is scaled."""
+    return {
+        "base": rope.base,
+        "dims": rope.dims,
+        "scaling": rope.scaling,
+        **dict(rope.scaling_params),
+    }
+
+
 def _tensor_facts(file: GGUFFile) -> dict[str, dict[str, Any]]:
-    """For each type of tensor: how many there are, their bytes, and what they are repacked to."""
+    """For each type of tensor: how many there are, their bytes, and what they are repacked to.
+
+    ``change`` says what that does to the weights; how much is known once they are loaded
+    (``LLM.repacked``).
+    """
     return {
         kind.name: {
             "count": count,
             "bytes": sum(tensor.nbytes for tensor in file.tensors.values() if tensor.type == kind),
-            "packed": _packed_kind(file, kind),
+            "packed": PACKINGS[kind].layout,
+            "change": PACKINGS[kind].change,
         }
         for kind, count in file.tensor_types().items()
     }
-
-
-def _packed_kind(file: GGUFFile, kind: GGMLType) -> str:
-    """What the packer makes of a matrix of this type: asked with the smallest one."""
-    matrices = [t for t in file.tensors.values() if t.type == kind and len(t.shape) == 2]
-    if not matrices:
-        return "f32"  # vectors: norms, which are kept as numbers
-    smallest = min(matrices, key=lambda tensor: tensor.nbytes)
-    rows, columns = smallest.shape
-    tensor = (file.data(smallest.name), int(kind), rows, columns)
-    return native.open_kernels(threads=1).pack([tensor], native.Arena()).kind

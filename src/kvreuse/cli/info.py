@@ -68,7 +68,7 @@ def _model_rows(model: dict[str, Any]) -> Rows:
     heads, kv_heads = model["heads"], model["kv_heads"]
     widths = f"{model['hidden_size']:,} wide, {model['intermediate_size']:,} inside"
     tensors = [
-        f"{entry['count']} {kind}, repacked to {entry['packed']}"
+        f"{entry['count']} {kind}, repacked to {entry['packed']}: {entry['change']}"
         for kind, entry in model["tensors"].items()
     ]
     return [
@@ -77,6 +77,9 @@ def _model_rows(model: dict[str, Any]) -> Rows:
         ("layers", f"{model['layers']}, {widths}"),
         ("heads", f"{heads} of {model['head_dim']} channels"),
         ("KV heads", f"{kv_heads}, each for {plural(heads // kv_heads, 'head')}"),
+        *_window_rows(model["windows"]),
+        ("RoPE", _rope(model["rope"])),
+        *([("  in windows", _rope(model["local_rope"]))] if model["local_rope"] else []),
         ("vocabulary", plural(model["vocabulary"], "token")),
         ("context", plural(model["context"], "token")),
         ("chat template", "yes" if model["chat_template"] else "no"),
@@ -84,6 +87,23 @@ def _model_rows(model: dict[str, Any]) -> Rows:
         ("page", f"{plural(model['page_size'], 'token')}, {format_size(model['page_bytes'])}"),
         *(("" if row else "tensors", line) for row, line in enumerate(tensors)),
     ]
+
+
+def _window_rows(windows: list[int | None]) -> Rows:
+    """How far layers with a window see; nothing where there are none."""
+    sizes = [window for window in windows if window]
+    if not sizes:
+        return []
+    return [("window", f"{plural(max(sizes), 'token')} on {len(sizes)} of {len(windows)} layers")]
+
+
+def _rope(rope: dict[str, Any]) -> str:
+    base = f"base {rope['base']:,.0f}"
+    if rope["scaling"] == "none":
+        return base
+    if rope["scaling"] == "factors":
+        return f"{base}, slowed by factors of the file"
+    return f"{base}, {rope['scaling']} scaling by {rope['factor']:g}"
 
 
 def _show(title: str, rows: Rows) -> None:

@@ -18,6 +18,7 @@ from .rope_keys import read_rope
 from .spec import ModelSpec, RopePairs, RopeSpec
 
 MAX_HEAD_DIM = 256
+HEAD_MULTIPLE = 16
 MAX_WINDOW_EVERY = 1 << 16
 
 # Keys that change the computation, and the value that leaves it as it is here (None: none does).
@@ -168,8 +169,13 @@ def _head_dim(keys: Keys, hidden: int, heads: int) -> int:
         head_dim = hidden // heads
     if keys.count("attention.value_length", head_dim) != head_dim:
         keys.fail("keys and values have heads of different size, which is not supported")
-    if head_dim % WIDTH_MULTIPLE or head_dim > MAX_HEAD_DIM:
-        keys.fail(f"head size {head_dim} is not supported (multiples of 32 up to {MAX_HEAD_DIM})")
+    if head_dim % HEAD_MULTIPLE or head_dim > MAX_HEAD_DIM:
+        keys.fail(f"head size {head_dim} is not supported (multiples of 16 up to {MAX_HEAD_DIM})")
+    if heads * head_dim % WIDTH_MULTIPLE:
+        keys.fail(
+            f"{heads} heads of size {head_dim} are not supported: together they are no multiple of "
+            f"{WIDTH_MULTIPLE}"
+        )
     return head_dim
 
 

@@ -14,6 +14,7 @@ import jinja2
 
 from kvreuse.errors import RequestError
 
+from .chat_defaults import default_template
 from .container import GGUFFile
 from .header import shown
 from .sandbox import BoundedEnvironment, bounded
@@ -40,8 +41,12 @@ class ChatTemplate:
 
     @classmethod
     def from_gguf(cls, file: GGUFFile, tokenizer: Tokenizer) -> ChatTemplate | None:
-        """The template of a model file, ``None`` where it has none."""
-        source = file.get("tokenizer.chat_template", str, None)
+        """The template of a model file.
+
+        Without one, the default for the turns whose tokens the vocabulary has (``chat_defaults``);
+        ``None`` where it has none of them.
+        """
+        source = file.get("tokenizer.chat_template", str, None) or default_template(tokenizer)
         if source is None:
             return None
         bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_ids

@@ -87,6 +87,7 @@ class GGUFFile:
         except BaseException:
             mapping.close()
             raise
+        self._mapping: mmap.mmap | None = mapping
         # The array and its views own the mapping: it goes with the last of them.
         self._bytes: npt.NDArray[np.uint8] | None = np.frombuffer(mapping, np.uint8)
 
@@ -96,6 +97,17 @@ class GGUFFile:
         if self._bytes is None:
             raise ValueError(f"{self.path} is closed")
         return self._bytes[tensor.offset : tensor.offset + tensor.nbytes]
+
+    def release(self, name: str) -> None:
+        """Let the system have the memory of a tensor that has been read; it may be read again."""
+        advice = getattr(mmap, "MADV_DONTNEED", None)
+        if self._mapping is None or advice is None:
+            return
+        tensor = self.tensors[name]
+        begin = -(-tensor.offset // mmap.PAGESIZE) * mmap.PAGESIZE
+        end = (tensor.offset + tensor.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if begin < end:
+            self._mapping.madvise(advice, begin, end - begin)
 
     @overload
     def get(self, key: str, kind: type[T]) -> T: ...
@@ -128,6 +140,7 @@ class GGUFFile:
     def close(self) -> None:
         """Unmap the file; where views of ``data`` are still alive, with the last of them."""
         self._bytes = None
+        self._mapping = None
 
     def __enter__(self) -> GGUFFile:
         return self

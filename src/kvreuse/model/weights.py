@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
+from kvreuse.errors import ModelFileError
 from kvreuse.ops.native import Arena, Kernels, Matrix, Projection
 
 from .container import GGUFFile
-from .ggml import GGMLType
+from .ggml import PACKINGS, GGMLType
+from .header import shown
 from .spec import ModelSpec
 
 Vector = npt.NDArray[np.float32]
+Progress = Callable[[int, int], None]
+"""Called with (bytes of matrices repacked, bytes in all), of the file."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,6 +43,22 @@ class LayerWeights:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Repacked:
+    """What loading made of the matrices of one tensor type.
+
+    ``error`` is the largest change of any weight, measured while they were repacked and relative to
+    the largest weight of its group, the 32 neighbours in a row that share a scale (groups of zeros
+    do not count). It is 0 where every weight is what the file says.
+    """
+
+    type: str
+    layout: str
+    tensors: int
+    file_bytes: int
+    error: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ModelWeights:
     """All of a model. ``embedding`` and the matrix of ``logits`` are one where they are tied."""
 
@@ -45,6 +66,7 @@ class ModelWeights:
     layers: tuple[LayerWeights, ...]
     output_norm: Vector
     logits: Projection
+    repacked: tuple[Repacked, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -60,71 +82,126 @@ class ModelWeights:
         return [self.embedding, *(part for p in projections for part in p.parts)]
 
 
-def load_weights(file: GGUFFile, spec: ModelSpec, kernels: Kernels) -> ModelWeights:
-    """Repack all weights that ``read_spec`` has checked. Exact: no value changes."""
+def load_weights(
+    file: GGUFFile, spec: ModelSpec, kernels: Kernels, progress: Progress | None = None
+) -> ModelWeights:
+    """Repack all weights that ``read_spec`` has checked; ``repacked`` of the result says how.
 
-    arena = Arena()
-
-    def vector(name: str) -> Vector:
-        return _floats(file, name)
-
-    def vector_if(there: bool, *names: str) -> Vector | None:
-        return np.concatenate([vector(name) for name in names]) if there else None
-
-    def projection(*names: str) -> Projection:
-        return Projection([kernels.pack(run, arena) for run in _runs_of_one_type(file, names)])
-
-    def layer(i: int) -> LayerWeights:
-        b = f"blk.{i}."
-        return LayerWeights(
-            attention_norm=vector(b + "attn_norm.weight"),
-            qkv=projection(b + "attn_q.weight", b + "attn_k.weight", b + "attn_v.weight"),
-            output=projection(b + "attn_output.weight"),
-            ffn_norm=vector(b + "ffn_norm.weight"),
-            gate_up=projection(b + "ffn_gate.weight", b + "ffn_up.weight"),
-            down=projection(b + "ffn_down.weight"),
-            qkv_bias=vector_if(spec.qkv_bias, *(f"{b}attn_{x}.bias" for x in "qkv")),
-            q_norm=vector_if(spec.qk_norm, b + "attn_q_norm.weight"),
-            k_norm=vector_if(spec.qk_norm, b + "attn_k_norm.weight"),
-            post_attention_norm=vector_if(spec.post_norms, b + "post_attention_norm.weight"),
-            post_ffn_norm=vector_if(spec.post_norms, b + "post_ffw_norm.weight"),
-        )
-
-    embedding = kernels.pack([_source(file, "token_embd.weight")], arena)
+    The file's memory is given back tensor by tensor. The largest tensors come first, so that the
+    peak is little more than the packed size. Raises ``ModelFileError`` for numbers that are not
+    finite.
+    """
+    packer = _Packer(file, kernels, progress)
+    embedding = packer.matrix("token_embd.weight")
+    tied = spec.tied_embeddings
+    logits = Projection([embedding]) if tied else packer.projection("output.weight")
     return ModelWeights(
         embedding=embedding,
-        layers=tuple(layer(i) for i in range(spec.num_layers)),
-        output_norm=vector("output_norm.weight"),
-        logits=Projection([embedding]) if spec.tied_embeddings else projection("output.weight"),
+        layers=tuple(_load_layer(packer, spec, f"blk.{i}.") for i in range(spec.num_layers)),
+        output_norm=packer.vector("output_norm.weight"),
+        logits=logits,
+        repacked=packer.report(),
     )
 
 
-Source = tuple[npt.NDArray[np.uint8], int, int, int]
+def _load_layer(packer: _Packer, spec: ModelSpec, b: str) -> LayerWeights:
+    """The layer whose tensors' names begin with ``b``."""
+
+    def vector_if(there: bool, *names: str) -> Vector | None:
+        return np.concatenate([packer.vector(b + name) for name in names]) if there else None
+
+    return LayerWeights(
+        attention_norm=packer.vector(b + "attn_norm.weight"),
+        qkv=packer.projection(b + "attn_q.weight", b + "attn_k.weight", b + "attn_v.weight"),
+        output=packer.projection(b + "attn_output.weight"),
+        ffn_norm=packer.vector(b + "ffn_norm.weight"),
+        gate_up=packer.projection(b + "ffn_gate.weight", b + "ffn_up.weight"),
+        down=packer.projection(b + "ffn_down.weight"),
+        qkv_bias=vector_if(spec.qkv_bias, "attn_q.bias", "attn_k.bias", "attn_v.bias"),
+        q_norm=vector_if(spec.qk_norm, "attn_q_norm.weight"),
+        k_norm=vector_if(spec.qk_norm, "attn_k_norm.weight"),
+        post_attention_norm=vector_if(spec.post_norms, "post_attention_norm.weight"),
+        post_ffn_norm=vector_if(spec.post_norms, "post_ffw_norm.weight"),
+    )
 
 
-def _source(file: GGUFFile, name: str) -> Source:
-    """A matrix as the kernels' packer takes it: bytes, type, rows, columns."""
-    tensor = file.tensors[name]
-    rows, columns = tensor.shape
-    return file.data(name), int(tensor.type), rows, columns
+class _Packer:
+    """Takes tensors out of a file, and keeps the account of what became of them."""
+
+    def __init__(self, file: GGUFFile, kernels: Kernels, progress: Progress | None) -> None:
+        self._file = file
+        self._kernels = kernels
+        self._arena = Arena()
+        self._progress = progress
+        self._total = sum(t.nbytes for t in file.tensors.values() if len(t.shape) == 2)
+        self._repacked: dict[GGMLType, Repacked] = {}
+
+    def matrix(self, *names: str) -> Matrix:
+        """One packed matrix of tensors of one type, their rows stacked."""
+        tensors = [self._file.tensors[name] for name in names]
+        sources = [
+            (self._file.data(t.name), int(t.type), *_rows_columns(t.shape), _the(t.name))
+            for t in tensors
+        ]
+        try:
+            matrix = self._kernels.pack(sources, self._arena)
+        except ValueError as error:
+            raise ModelFileError(f"{self._file.path}: {error}") from None
+        del sources
+        for tensor in tensors:
+            self._file.release(tensor.name)
+            self._count(tensor.type, tensor.nbytes, matrix)
+        return matrix
+
+    def projection(self, *names: str) -> Projection:
+        """The matrices in order; neighbours of one type become one packed matrix."""
+        runs: list[list[str]] = []
+        for name in names:
+            if runs and self._type(runs[-1][-1]) == self._type(name):
+                runs[-1].append(name)
+            else:
+                runs.append([name])
+        return Projection([self.matrix(*run) for run in runs])
+
+    def vector(self, name: str) -> Vector:
+        """A vector of F32, F16 or BF16 as float32, exactly."""
+        values = _floats(self._file.data(name), self._type(name))
+        if not np.isfinite(values).all():
+            raise ModelFileError(
+                f"{self._file.path}: {_the(name)} holds a number that is not finite"
+            )
+        return values
+
+    def report(self) -> tuple[Repacked, ...]:
+        """One entry for each tensor type, that with the most bytes first."""
+        return tuple(sorted(self._repacked.values(), key=lambda entry: -entry.file_bytes))
+
+    def _count(self, kind: GGMLType, nbytes: int, matrix: Matrix) -> None:
+        before = self._repacked.get(kind, Repacked(kind.name, PACKINGS[kind].layout, 0, 0, 0.0))
+        self._repacked[kind] = dataclasses.replace(
+            before,
+            tensors=before.tensors + 1,
+            file_bytes=before.file_bytes + nbytes,
+            error=max(before.error, matrix.error),
+        )
+        if self._progress is not None:
+            done = sum(entry.file_bytes for entry in self._repacked.values())
+            self._progress(done, self._total)
+
+    def _type(self, name: str) -> GGMLType:
+        return self._file.tensors[name].type
 
 
-def _runs_of_one_type(file: GGUFFile, names: tuple[str, ...]) -> list[list[Source]]:
-    """The matrices in order, neighbours of one type together: they become one packed matrix."""
-    runs: list[list[Source]] = []
-    for name in names:
-        source = _source(file, name)
-        if runs and runs[-1][-1][1] == source[1]:
-            runs[-1].append(source)
-        else:
-            runs.append([source])
-    return runs
+def _the(name: str) -> str:
+    return f"the tensor {shown(name)}"
 
 
-def _floats(file: GGUFFile, name: str) -> Vector:
-    """A vector of F32, F16 or BF16 as float32, exactly."""
-    data = file.data(name)
-    kind = file.tensors[name].type
+def _rows_columns(shape: tuple[int, ...]) -> tuple[int, int]:
+    rows, columns = shape
+    return rows, columns
+
+
+def _floats(data: npt.NDArray[np.uint8], kind: GGMLType) -> Vector:
     if kind == GGMLType.F32:
         return data.view(np.float32).copy()
     if kind == GGMLType.F16:

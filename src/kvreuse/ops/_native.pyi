@@ -1,5 +1,7 @@
 """Types of the native extension; see native/module.cpp."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -26,6 +28,8 @@ class Matrix:
     def nbytes(self) -> int: ...
     @property
     def kind(self) -> str: ...
+    @property
+    def error(self) -> float: ...
 
 class Projection:
     def __init__(self, parts: list[Matrix]) -> None: ...
@@ -126,7 +130,12 @@ class Kernels:
     @property
     def threads(self) -> int: ...
     def pack(
-        self, tensors: list[tuple[npt.NDArray[np.uint8], int, int, int]], arena: Arena
+        self,
+        tensors: Sequence[
+            tuple[npt.NDArray[np.uint8], int, int, int]
+            | tuple[npt.NDArray[np.uint8], int, int, int, str]
+        ],
+        arena: Arena,
     ) -> Matrix: ...
     def embed(self, table: Matrix, batch: Batch, scale: float, x: Tensor) -> None: ...
     def linear(

@@ -42,7 +42,9 @@ def attend(
 ) -> Float32:
     """What each query row sees, up to its own position: float32 ``[T, heads * head_dim]``.
 
-    With a ``window`` of W, position p sees the W positions from p - W + 1 to p. ``q`` is float32 ``[T, heads, head_dim]`` from :func:`scale_queries`; ``pages`` uint8
+    With a ``window`` of W, position p sees the W positions from p - W + 1 to p.
+
+    ``q`` is float32 ``[T, heads, head_dim]`` from :func:`scale_queries`; ``pages`` uint8
     ``[num_pages, page_bytes]``; ``tables`` int32 ``[B, P]``, ``kv_len`` int32 ``[B]``,
     ``positions`` and ``row_seq`` int32 ``[T]``. Tokens from ``kv_len`` on may hold anything.
     """

@@ -92,7 +92,8 @@ class _Step:
         weight = self.weights[name]
         if not isinstance(weight, DenseMatrix):
             raise ValueError(f"{name} is quantised")
-        return weight.weights[0]
+        vector: Float32 = weight.weights[0]
+        return vector
 
     def norm(self, x: Float32, name: str) -> Float32:
         return rms_norm(x, self.vector(f"{name}.weight"), self.spec.rms_norm_eps)
@@ -108,10 +109,11 @@ class _Step:
         return out.reshape(len(x), -1, self.spec.head_dim)
 
     def rotated(self, x: Float32, layer: int, name: str) -> Float32:
-        """Heads of queries or keys: normalised one by one where the model does that, then turned."""
+        """Heads of queries or keys: each normalised where the model does that, then turned."""
         heads = self.heads(x, name)
         if self.spec.qk_norm:
-            heads = self.norm(heads.reshape(-1, heads.shape[2]), f"{name}_norm").reshape(heads.shape)
+            rows = heads.reshape(-1, self.spec.head_dim)
+            heads = self.norm(rows, f"{name}_norm").reshape(heads.shape)
         local = self.window(layer) is not None and self.spec.local_rope
         spec = local or self.spec.rope
         return rope(heads, self.batch.positions, self.rotations[spec], spec)

@@ -2,23 +2,59 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
 from kvreuse.model.spec import RopeSpec
-from kvreuse.ops.reference.floats import Float32, flush, fma, mul
+from kvreuse.ops.reference.floats import Float32, Float64, flush, fma, mul
 
 
 def rope_tables(spec: RopeSpec, num_positions: int) -> tuple[Float32, Float32]:
     """Cosines and sines of the angles: float32 ``[num_positions, dims / 2]``, from float64.
 
-    Pair i turns by ``base ** (-2 i / dims)`` a position. Raises ValueError for a scaled regime.
+    Pair i turns by ``base ** (-2 i / dims)`` a position, or more slowly where ``spec`` is scaled;
+    YaRN also stretches both.
     """
-    if spec.scaling != "none":
-        raise ValueError(f"no tables for RoPE scaling {spec.scaling!r}")
-    frequencies = spec.base ** (-np.arange(0, spec.dims, 2, dtype=np.float64) / spec.dims)
-    angles = np.arange(num_positions, dtype=np.float64)[:, None] * frequencies
-    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    angles = np.arange(num_positions, dtype=np.float64)[:, None] * _frequencies(spec)
+    stretch = spec.param("attn_factor") if spec.scaling == "yarn" else 1.0
+    cosines, sines = np.cos(angles) * stretch, np.sin(angles) * stretch
+    return cosines.astype(np.float32), sines.astype(np.float32)
+
+
+def _frequencies(spec: RopeSpec) -> Float64:
+    """Radians a position ``[dims / 2]``: those trained, divided, or a mixture of both."""
+    trained = spec.base ** (-np.arange(0, spec.dims, 2, dtype=np.float64) / spec.dims)
+    if spec.scaling == "none":
+        return np.asarray(trained)
+    if spec.scaling == "factors":
+        return np.asarray(trained / np.array(spec.factors, dtype=np.float64))
+    slow = trained / spec.param("factor")
+    if spec.scaling == "linear":
+        return np.asarray(slow)
+    kept = _kept_by_turns(spec, trained) if spec.scaling == "llama3" else _kept_by_pair(spec)
+    return np.asarray(slow * (1 - kept) + trained * kept)
+
+
+def _kept_by_turns(spec: RopeSpec, trained: Float64) -> Float64:
+    """Llama 3.1: what a pair keeps of its speed grows with its turns in the trained context."""
+    turns = spec.param("original_context") * trained / (2 * np.pi)
+    low, high = spec.param("low_freq_factor"), spec.param("high_freq_factor")
+    return np.clip((turns - low) / (high - low), 0, 1)
+
+
+def _kept_by_pair(spec: RopeSpec) -> Float64:
+    """YaRN (Peng et al., 2023): the same, falling with the number of the pair."""
+    fast, slow = (
+        spec.dims
+        * math.log(spec.param("original_context") / (spec.param(beta) * 2 * math.pi))
+        / (2 * math.log(spec.base))
+        for beta in ("beta_fast", "beta_slow")
+    )
+    first, last = max(math.floor(fast), 0), min(math.ceil(slow), spec.dims - 1)
+    pairs = np.arange(spec.dims // 2, dtype=np.float64)
+    return np.asarray(1 - np.clip((pairs - first) / max(last - first, 0.001), 0, 1))
 
 
 def rope(
