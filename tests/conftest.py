@@ -9,17 +9,25 @@ from typing import Any
 
 import pytest
 
-from kvreuse.model import source
 from kvreuse.ops import native
 
-DEFAULT_MODEL = "smollm2-135m"
+from . import real_models
+
 TESTED = pytest.StashKey[Counter[str]]()
 
 
 @pytest.fixture(scope="session")
 def model_path() -> Path:
-    """The real model's file; fetched into the user's cache folder where it is not there yet."""
-    return source.pull(DEFAULT_MODEL)
+    """The real model's file; fetched into the user's models folder where it is not there yet."""
+    return real_models.default_model()
+
+
+@pytest.fixture(
+    scope="module", params=[None, *real_models.others_here()], ids=lambda name: name or "default"
+)
+def real_model(request: pytest.FixtureRequest, model_path: Path) -> Path:
+    """One real model's file; a test that takes it runs once for each that is on this machine."""
+    return model_path if request.param is None else real_models.others_here()[request.param]
 
 
 @pytest.fixture

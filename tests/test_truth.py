@@ -17,13 +17,19 @@ MORE_TEXTS = [p for p in os.environ.get("KVREUSE_TRUTH_TEXTS", "").split(os.path
 
 
 @pytest.fixture(scope="module")
-def oracle(model_path: Path) -> Oracle:
-    return Oracle(model_path)
+def oracle(real_model: Path) -> Oracle:
+    return Oracle(real_model)
 
 
 @pytest.fixture(scope="module")
-def engine(model_path: Path) -> EngineModel:
-    return EngineModel(model_path)
+def engine(real_model: Path) -> EngineModel:
+    return EngineModel(real_model)
+
+
+def test_knows_a_capital(oracle: Oracle, engine: EngineModel) -> None:
+    token_ids = engine.encode("The capital of Italy is Rome. The capital of France is")
+    for logits in (oracle.logits(token_ids), next(engine.logits(token_ids))):
+        assert engine.tokenizer.decode([int(logits[-1].argmax())]) == " Paris"
 
 
 @pytest.mark.parametrize("source", ["pydoc_data.topics", *MORE_TEXTS])
@@ -35,5 +41,5 @@ def test_close_to_the_truth(oracle: Oracle, engine: EngineModel, source: str) ->
     found = measure(oracle, engine, token_ids)
     assert found.tokens == TOKENS
     # a model that reads English is not lost in it: the truth is one
-    assert 5 < found.reference_perplexity < 60
+    assert 3 < found.reference_perplexity < 60
     assert not found.faults(), found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,32 +22,34 @@ from kvreuse.ops import reference
 from kvreuse.request import BatchInput
 from kvreuse.runner import load_runner
 
-from .model.gguf_files import llama_metadata, llama_tensors, write_gguf, write_tiny_llama
+from .model.gguf_files import tiny_metadata, tiny_tensors, write_gguf, write_tiny
 
 Ints = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
 Pages = npt.NDArray[np.uint8]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Case:
     """A tiny model, and two sequences computed together in shuffled pages."""
 
     name: str
+    architecture: str = "llama"
     lengths: tuple[int, int] = (70, 35)
     page_size: int = 32
-    model: tuple[tuple[str, Any], ...] = ()
+    model: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Options of ``write_tiny``."""
     smallest: int = 0
     """Weights are scaled by random powers of two down to this exponent, if not 0."""
 
     def write(self, path: Path) -> Path:
         if not self.smallest:
-            return write_tiny_llama(path, context=2048, **dict(self.model))
-        metadata = llama_metadata(context=2048)
+            return write_tiny(path, self.architecture, context=2048, **self.model)
+        metadata = tiny_metadata(self.architecture, context=2048)
         rng = np.random.default_rng(0)
         tensors = {
             name: w * np.exp2(rng.integers(self.smallest, 1, w.shape)).astype(np.float32)
-            for name, w in llama_tensors(metadata).items()
+            for name, w in tiny_tensors(metadata).items()
         }
         return write_gguf(path, metadata, tensors)
 
@@ -69,24 +71,68 @@ class Case:
         )
 
 
-def types(matrix: str, embed: str) -> tuple[tuple[str, Any], ...]:
-    return (("matrix_type", matrix), ("embed_type", embed), ("tied", matrix != embed))
+Options = dict[str, Any]
 
 
-def heads(head_dim: int, query: int, kv: int) -> tuple[tuple[str, Any], ...]:
-    return (("head_dim", head_dim), ("heads", query), ("kv_heads", kv))
+def types(matrix: str, embed: str) -> Options:
+    return {"matrix_type": matrix, "embed_type": embed, "tied": matrix != embed}
 
+
+def heads(head_dim: int, query: int, kv: int) -> Options:
+    return {"head_dim": head_dim, "heads": query, "kv_heads": kv}
+
+
+def window(tokens: int, *, layers: int = 1, pattern: int = 0) -> Options:
+    return {"window": tokens, "layers": layers, "pattern": pattern}
+
+
+def scaling(kind: str, **numbers: float) -> Options:
+    return {"scaling": {"type": kind, **numbers}}
+
+
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_context_length": 64}
+WIDE = {"hidden": 256, "ffn": 512, "heads": 8}  # rows that hold blocks of 256 weights
+MIXED = {
+    "blk.0.attn_q.weight": "Q5_K",
+    "blk.0.attn_v.weight": "Q6_K",
+    "blk.0.ffn_up.weight": "Q5_0",
+    "blk.1.attn_k.weight": "Q8_0",
+    "blk.1.ffn_gate.weight": "F16",
+    "blk.1.ffn_down.weight": "Q5_1",
+}
 
 CASES = (
     *(Case(kind, model=types(kind, kind)) for kind in ("F32", "F16", "BF16", "Q4_0", "Q8_0")),
     Case("Q4_1", model=types("Q4_1", "Q8_0")),
-    Case("head_dim 64, 3 to 1", (33, 64), 64, heads(64, 3, 1)),
-    Case("head_dim 80, 4 to 1", (20, 40), 32, heads(80, 8, 2)),
-    Case("head_dim 96, 4 to 1", (20, 40), 32, heads(96, 8, 2)),
-    Case("head_dim 128, 1 to 1", (31, 97), 96, heads(128, 2, 2)),
-    Case("head_dim 256, 2 to 1", (20, 40), 32, heads(256, 2, 1)),
-    Case("three parts", (1030, 5), 32, (("layers", 1), ("heads", 4))),
+    *(Case(kind, model=types(kind, kind)) for kind in ("Q5_0", "Q5_1")),
+    *(Case(kind, model=WIDE | types(kind, kind)) for kind in ("Q4_K", "Q5_K", "Q6_K")),
+    Case("mixed", model=WIDE | types("Q4_K", "Q6_K") | {"types": MIXED}),
+    Case("head_dim 64, 3 to 1", lengths=(33, 64), page_size=64, model=heads(64, 3, 1)),
+    Case("head_dim 80, 4 to 1", lengths=(20, 40), model=heads(80, 8, 2)),
+    Case("head_dim 96, 4 to 1", lengths=(20, 40), model=heads(96, 8, 2)),
+    Case("head_dim 128, 1 to 1", lengths=(31, 97), page_size=96, model=heads(128, 2, 2)),
+    Case("head_dim 256, 2 to 1", lengths=(20, 40), model=heads(256, 2, 1)),
+    Case("three parts", lengths=(1030, 5), model={"layers": 1, "heads": 4}),
     Case("denormals", smallest=-140),
+    Case("qwen2", "qwen2", model=heads(64, 7, 1)),
+    Case("qwen3", "qwen3", model=heads(128, 4, 2)),
+    Case("qwen3, half a head rotates", "qwen3", model=heads(96, 4, 2) | {"rope_dims": 48}),
+    Case("gemma3", "gemma3", lengths=(200, 35), model=heads(256, 4, 1)),
+    Case(
+        "gemma3, windows over parts",
+        "gemma3",
+        lengths=(1100, 600),
+        model=window(512, layers=2, pattern=2) | scaling("linear", factor=8.0),
+    ),
+    Case("window of 1", lengths=(70, 65), model=window(1)),
+    Case("window of 33", lengths=(140, 33), model=window(33)),
+    Case("window of 100 over parts", lengths=(1030, 620), model=window(100)),
+    Case("window of 600 over parts", lengths=(1140, 601), model=window(600)),
+    Case("biases in llama", model={"bias": True}),
+    Case("linear", model=scaling("linear", factor=4.0)),
+    Case("llama3", model=scaling("llama3", factor=8.0, **LLAMA3)),
+    Case("yarn", "qwen2", model=scaling("yarn", factor=4.0, original_context_length=512)),
+    Case("factors", model={"rope_factors": np.geomspace(1, 8, 16).tolist()}),
 )
 
 
@@ -116,8 +162,32 @@ def unwritten(layout: KVLayout, case: Case) -> Pages:
     return np.full((count, layout.page_bytes), 0xFF, dtype=np.uint8)
 
 
+def steps(whole: BatchInput, alone: int) -> Iterator[tuple[Ints, BatchInput]]:
+    """The rows of a batch in several: all but the last few of each sequence, then these singly.
+
+    Also where in the whole batch the rows of each step are.
+    """
+    for left in range(alone, -1, -1):
+        last = whole.kv_len - np.int32(left)
+        at = whole.positions + np.int32(1)
+        mine = at <= last[whole.row_seq] if left == alone else at == last[whole.row_seq]
+        rows = np.flatnonzero(mine).astype(np.int32)
+        yield (
+            rows,
+            BatchInput(
+                ids=whole.ids[rows],
+                positions=whole.positions[rows],
+                row_seq=whole.row_seq[rows],
+                tables=whole.tables,
+                kv_len=last,
+                sample_rows=np.arange(len(rows), dtype=np.int32),
+            ),
+        )
+
+
+@pytest.mark.parametrize("alone", [0, 2], ids=["at once", "last rows singly"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_engine_and_twin_are_equal(case: Case, isa: str) -> None:
+def test_engine_and_twin_are_equal(case: Case, alone: int, isa: str) -> None:
     logits, pages = twin(case)
     file = model_file(case)
     spec = read_spec(file)
@@ -127,6 +197,7 @@ def test_engine_and_twin_are_equal(case: Case, isa: str) -> None:
     rows = sum(case.lengths)
     sizes: Mapping[str, int] = {"max_num_batched_tokens": rows, "max_num_seqs": rows}
     config = EngineConfig(model="tiny", isa=isa, threads=2, page_size=case.page_size, **sizes)
-    computed = load_runner(file, spec, layout, pool, config).run(case.batch(spec))
-    np.testing.assert_array_equal(computed, logits)
+    runner = load_runner(file, spec, layout, pool, config)
+    for where, batch in steps(case.batch(spec), alone):
+        np.testing.assert_array_equal(runner.run(batch), logits[where])
     np.testing.assert_array_equal(pool.data, pages)

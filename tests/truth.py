@@ -52,9 +52,8 @@ class EngineModel:
 
     def encode(self, text: str) -> list[int]:
         """The first ``max_tokens`` tokens of ``text``."""
-        return self.tokenizer.encode(text[: CHARACTERS_A_TOKEN * self.max_tokens])[
-            : self.max_tokens
-        ]
+        some = text[: CHARACTERS_A_TOKEN * self.max_tokens]
+        return self.tokenizer.encode(some, parse_special=False)[: self.max_tokens]
 
     def logits(self, token_ids: Sequence[int]) -> Iterator[Float32Array]:
         """Logits ``[t, vocab]`` of all positions in order, a chunk at a time, each for a moment."""
@@ -75,11 +74,11 @@ class EngineModel:
 
 def measure(oracle: Oracle, engine: EngineModel, token_ids: Sequence[int]) -> Fidelity:
     """How close the engine is to the oracle at the positions of one text."""
-    truth = oracle.logits(token_ids)
     comparison = Comparison()
     start = 0
-    for logits in engine.logits(token_ids):
+    chunks = zip(oracle.chunks(token_ids, ROWS_AT_ONCE), engine.logits(token_ids), strict=True)
+    for truth, logits in chunks:
         end = start + len(logits)
-        comparison.update(truth[start:end], logits, token_ids[start + 1 : end + 1])
+        comparison.update(truth, logits, token_ids[start + 1 : end + 1])
         start = end
     return comparison.result()

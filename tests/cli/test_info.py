@@ -69,6 +69,15 @@ def test_factors_are_shown(tmp_path: Path) -> None:
     assert "window" not in shown
 
 
+def test_what_becomes_of_the_weights_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    write_tiny(path, hidden=256, ffn=256, heads=8, matrix_type="Q4_K", embed_type="Q6_K")
+    shown = invoke("info", str(path)).stdout
+    assert "14 Q4_K, repacked to 4-bit with minimum: scales rounded to fp16\n" in shown
+    assert "1 Q6_K, repacked to 8-bit: groups of 16 widened to 32\n" in shown
+    assert "5 F32, repacked to f32: exact\n" in shown
+
+
 def test_the_choice_of_a_path_is_explained() -> None:
     shown = invoke("info").stdout
     assert f"{native.available_isas()[0]}: the fastest this machine has" in shown

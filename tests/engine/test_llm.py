@@ -63,6 +63,13 @@ def ids_of(output: RequestOutput) -> tuple[int, ...]:
     return output.outputs[0].token_ids
 
 
+def test_it_says_how_exactly_the_weights_were_loaded(llm: LLM) -> None:
+    assert [(entry.type, entry.tensors, entry.error) for entry in llm.repacked] == [
+        ("Q4_1", 210, 0.0),
+        ("Q8_0", 1, 0.0),
+    ]
+
+
 def test_the_model_knows_a_capital(llm: LLM) -> None:
     (output,) = llm.generate(FRANCE, GREEDY)
     assert output.outputs[0].text.startswith(" Paris")

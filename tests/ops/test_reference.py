@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvreuse.model.spec import RopeSpec
+from kvreuse.model.spec import RopeScaling, RopeSpec
 from kvreuse.ops import reference as ref
 
 from ..model.random_blocks import BLOCKS
@@ -259,7 +259,50 @@ class TestRope:
         np.testing.assert_array_equal(turned[:, :, dims:], x[:, :, dims:])
         np.testing.assert_array_equal(turned[0], x[0])
 
-    def test_a_scaled_regime_is_refused(self) -> None:
-        spec = RopeSpec(pairs="half", base=1e4, dims=32, scaling="yarn")
-        with pytest.raises(ValueError, match="yarn"):
-            ref.rope_tables(spec, 4)
+    @pytest.mark.parametrize(
+        ("scaling", "params", "factors", "divisors", "stretch"),
+        [
+            ("linear", {"factor": 4.0}, (), [4, 4, 4, 4], 1),
+            ("factors", {}, (1.0, 2.0, 4.0, 8.0), [1, 2, 4, 8], 1),
+            # 64 tokens are 10.2, 3.4, 1.13 and 0.38 turns: 1, 0.80, 0.044 and 0 of the pace is kept
+            (
+                "llama3",
+                {
+                    "factor": 8.0,
+                    "original_context": 64,
+                    "low_freq_factor": 1,
+                    "high_freq_factor": 4,
+                },
+                (),
+                [1, 1.21413, 6.1187, 8],
+                1,
+            ),
+            # 4 and 1 turns would be those of pairs 0.85 and 2.11: pairs 0 to 3 keep 1, 2/3, 1/3, 0
+            (
+                "yarn",
+                {
+                    "factor": 4.0,
+                    "original_context": 64,
+                    "beta_fast": 4,
+                    "beta_slow": 1,
+                    "attn_factor": 1.5,
+                },
+                (),
+                [1, 4 / 3, 2, 4],
+                1.5,
+            ),
+        ],
+    )
+    def test_scaled_regimes(
+        self,
+        scaling: RopeScaling,
+        params: dict[str, float],
+        factors: tuple[float, ...],
+        divisors: list[float],
+        stretch: float,
+    ) -> None:
+        spec = RopeSpec("half", 81.0, 8, scaling, tuple(params.items()), factors)
+        cosines, sines = ref.rope_tables(spec, 50)
+        angles = np.arange(50)[:, None] / (np.array([1, 3, 9, 27]) * divisors)
+        np.testing.assert_allclose(cosines, stretch * np.cos(angles), atol=2e-3)
+        np.testing.assert_allclose(sines, stretch * np.sin(angles), atol=2e-3)

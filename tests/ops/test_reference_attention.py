@@ -89,7 +89,7 @@ class Case:
         self.positions = np.concatenate([np.arange(n, dtype=np.int32) for n in lengths])
         self.row_seq = np.repeat(ints(0, 1), lengths)
 
-    def attend(self, order: int, rows: Ints | None = None) -> Float32:
+    def attend(self, order: int, rows: Ints | None = None, window: int | None = None) -> Float32:
         """Attention of ``rows`` with pages handed out in the order of a seed."""
         size = self.geometry.page_size
         counts = [-(-n // size) for n in self.lengths]
@@ -111,9 +111,10 @@ class Case:
             kv_len=ints(*self.lengths),
             positions=self.positions[chosen],
             row_seq=self.row_seq[chosen],
+            window=window,
         )
 
-    def expected(self) -> Float64:
+    def expected(self, window: int | None = None) -> Float64:
         """Softmax attention in float64 over the rounded queries, keys and values."""
         out = []
         for seq, n in enumerate(self.lengths):
@@ -121,7 +122,8 @@ class Case:
             k = np.repeat(ref.round_bf16(self.k[seq]), self.heads // 2, axis=1).astype(np.float64)
             v = np.repeat(ref.round_bf16(self.v[seq]), self.heads // 2, axis=1).astype(np.float64)
             scores = np.einsum("rhd,thd->hrt", q, k)
-            scores[:, np.triu(np.ones((n, n), dtype=bool), 1)] = -np.inf
+            before = np.arange(n)[:, None] - np.arange(n)
+            scores[:, (before < 0) | (before >= (window or n))] = -np.inf
             weights = np.exp2(scores - scores.max(axis=2, keepdims=True))
             weights /= weights.sum(axis=2, keepdims=True)
             out.append(np.einsum("hrt,thd->rhd", weights, v).reshape(n, -1))
@@ -144,6 +146,26 @@ class TestAttend:
         case = Case((1100, 520))
         some = ints(0, 511, 512, 513, 1023, 1024, 1099, 1100 + 511, 1100 + 519)
         assert_close(case.attend(0, some), case.expected()[some])
+
+    @pytest.mark.parametrize("window", [1, 33, 64, 512, 600, 2000])
+    def test_is_attention_over_a_window(self, window: int) -> None:
+        case = Case((1100, 520))
+        some = ints(0, 40, 511, 512, 544, 1023, 1024, 1099, 1100 + 511, 1100 + 519)
+        assert_close(case.attend(0, some, window), case.expected(window)[some])
+
+    def test_a_window_hides_what_is_before_it(self) -> None:
+        case = Case((700, 64))
+        row = ints(699)
+        seen = case.attend(0, row, 100)
+        case.k[0][:600] = 7
+        case.v[0][:600] = -3
+        np.testing.assert_array_equal(case.attend(1, row, 100), seen)
+        case.v[0][600] = -3
+        assert (case.attend(1, row, 100) != seen).any()
+
+    def test_a_window_of_all_tokens_is_none(self) -> None:
+        case, some = Case((600, 64)), ints(0, 63, 512, 599, 663)
+        np.testing.assert_array_equal(case.attend(0, some, 600), case.attend(1, some))
 
     def test_a_row_is_a_function_of_its_sequence_alone(self) -> None:
         case = Case((130, 70))
