@@ -22,11 +22,10 @@ def model_path() -> Path:
     return real_models.default_model()
 
 
-@pytest.fixture(
-    scope="module", params=[None, *real_models.others_here()], ids=lambda name: name or "default"
-)
+@pytest.fixture(scope="module")
 def real_model(request: pytest.FixtureRequest, model_path: Path) -> Path:
-    """One real model's file; a test that takes it runs once for each that is on this machine."""
+    """A real model's file. A test that takes it runs on the default one, and with ``--real-models``
+    on every other that lies in a folder of models."""
     return model_path if request.param is None else real_models.others_here()[request.param]
 
 
@@ -42,6 +41,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="fail where an instruction-set path that this CPU has was not tested",
     )
+    parser.addoption(
+        "--real-models",
+        action="store_true",
+        help="test all real models that are here, not the default one only: minutes more",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,6 +55,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "isa" in metafunc.fixturenames:
         metafunc.parametrize("isa", native.available_isas(), indirect=True)
+    if "real_model" in metafunc.fixturenames:
+        others = real_models.others_here() if metafunc.config.getoption("--real-models") else {}
+        metafunc.parametrize(
+            "real_model",
+            [None, *others],
+            indirect=True,
+            ids=lambda name: name or "default",
+            scope="module",
+        )
 
 
 @pytest.hookimpl(wrapper=True)

@@ -22,15 +22,15 @@ SHORT = 75
 
 
 @pytest.fixture(scope="module")
-def ids(model_path: Path) -> list[int]:
-    with GGUFFile(model_path) as file:
+def ids(real_model: Path) -> list[int]:
+    with GGUFFile(real_model) as file:
         return Tokenizer.from_gguf(file).encode(standard_text()[:20_000])
 
 
 @pytest.fixture(scope="module")
-def machine(model_path: Path) -> Machine:
+def machine(real_model: Path) -> Machine:
     """The real model on this machine's best path."""
-    return Machine(model_path)
+    return Machine(real_model)
 
 
 @pytest.fixture(scope="module")
@@ -97,22 +97,22 @@ def test_the_place_of_pages_does_not_matter(
 
 
 def test_the_size_of_pages_does_not_matter(
-    model_path: Path, ids: list[int], alone: Float32Array
+    real_model: Path, ids: list[int], alone: Float32Array
 ) -> None:
-    wide = Machine(model_path, page_size=96)
+    wide = Machine(real_model, page_size=96)
     np.testing.assert_array_equal(wide.logits(ids[:LONG], 256, 3), alone)
 
 
-def test_threads_do_not_matter(model_path: Path, ids: list[int], alone: Float32Array) -> None:
+def test_threads_do_not_matter(real_model: Path, ids: list[int], alone: Float32Array) -> None:
     for threads in (1, 3):
-        other = Machine(model_path, threads=threads)
+        other = Machine(real_model, threads=threads)
         np.testing.assert_array_equal(other.logits(ids[:LONG], 256), alone)
 
 
 def test_the_path_does_not_matter(
-    model_path: Path, ids: list[int], alone: Float32Array, machine: Machine, isa: str
+    real_model: Path, ids: list[int], alone: Float32Array, machine: Machine, isa: str
 ) -> None:
-    other = Machine(model_path, isa=isa)
+    other = Machine(real_model, isa=isa)
     np.testing.assert_array_equal(other.logits(ids[:LONG]), alone)
     pieces = other.logits(ids[:SHORT], 10)
     np.testing.assert_array_equal(pieces, machine.logits(ids[:SHORT]))
