@@ -25,7 +25,7 @@ PROMPT = "Hello, w\u00f6rld 123"
 MESSAGES = [{"role": "user", "content": PROMPT}]
 Options = dict[str, Any]
 OPTIONS: Options = {
-    "kv_cache_memory": "256KiB",
+    "kv_cache_memory": "128KiB",
     "max_num_seqs": 1,
     "max_num_batched_tokens": 32,
     "threads": 2,
@@ -172,7 +172,7 @@ def command(path: Path, outcome: Outcome) -> None:
         "--max-tokens",
         "1",
         "--kv-cache-memory",
-        "256KiB",
+        "128KiB",
     ]
     done = subprocess.run(
         [sys.executable, "-m", "kvreuse", *arguments],

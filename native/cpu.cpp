@@ -11,6 +11,8 @@
 namespace kvr {
 namespace {
 
+#if defined(__x86_64__)
+
 struct Need {
   const char *name;
   bool here;
@@ -22,8 +24,6 @@ std::string missing(const std::vector<Need> &needs) {
     if (!need.here) out += (out.empty() ? "" : ", ") + std::string(need.name);
   return out;
 }
-
-#if defined(__x86_64__)
 
 struct Registers {
   unsigned a, b, c, d;

@@ -57,11 +57,12 @@ class Engine:
         rows, seats = runner.max_num_batched_tokens, runner.max_num_seqs
         self._budget = min(rows, max_num_batched_tokens or rows)
         self._seats = min(seats, max_num_seqs or seats, self._budget)
+        longest = min(max_model_len, pool.num_tokens)
         self._batch = BatchBuilder(
             max_num_batched_tokens=self._budget,
             max_num_seqs=self._seats,
-            max_model_len=max_model_len,
-            max_pages=pool.layout.pages_for(max_model_len),
+            max_model_len=longest,
+            max_pages=pool.layout.pages_for(longest),
         )
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
@@ -234,7 +235,7 @@ class Engine:
         layout, pool = self._pool.layout, self._pool
         if params.max_tokens is None:
             # At least one token, so that a prompt which does not fit is refused below.
-            room = max(1, min(room, pool.num_pages * layout.page_size - num_prompt + 1))
+            room = max(1, min(room, pool.num_tokens - num_prompt + 1))
         else:
             room = min(room, params.max_tokens)
         needed = layout.pages_for(num_prompt + room - 1)

@@ -17,6 +17,7 @@ from kvreuse.model.chat import ChatTemplate
 from kvreuse.model.gguf import GGUFFile, read_spec
 from kvreuse.model.source import resolve
 from kvreuse.model.tokenizer import Tokenizer
+from kvreuse.model.weights import Repacked
 from kvreuse.outputs import Delta, RequestOutput
 from kvreuse.prompts import (
     Conversation,
@@ -31,7 +32,7 @@ from kvreuse.runner import load_runner
 from kvreuse.sampling_params import SamplingParams
 
 Progress = Callable[[int, int], None]
-"""Called with (prompts finished, prompts in all)."""
+"""Called with what is done and what there is in all: prompts, or bytes of weights."""
 
 
 class LLM:
@@ -47,16 +48,22 @@ class LLM:
     requests share the engine's steps. ``close``, or leaving a ``with`` block, gives back memory.
     """
 
-    def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:
-        """``options`` are the other fields of :class:`EngineConfig`.
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> None:
+        """``options`` are the other fields of :class:`EngineConfig`; ``progress`` is of loading.
 
         ModelFileError for a file that cannot be served, ConfigError for options that cannot.
         """
         self.config = EngineConfig(model=os.fspath(model), **options)
         with GGUFFile(resolve(self.config.model)) as file:  # unmapped once all is read
-            self._load(file)
+            self._load(file, progress)
 
-    def _load(self, file: GGUFFile) -> None:
+    def _load(self, file: GGUFFile, progress: Progress | None) -> None:
         """Read ``file``: what fails quickly first, the weights last."""
         config = self.config
         self.spec = read_spec(file)
@@ -67,7 +74,7 @@ class LLM:
             check_pool(self.pool, max_model_len)
         self.tokenizer = Tokenizer.from_gguf(file)
         self.chat_template = ChatTemplate.from_gguf(file, self.tokenizer)
-        self.runner = load_runner(file, self.spec, layout, self.pool, config)
+        self.runner = load_runner(file, self.spec, layout, self.pool, config, progress)
         self.engine = Engine(
             self.runner,
             self.pool,
@@ -79,6 +86,11 @@ class LLM:
             seed=config.seed,
         )
         self._sinks: dict[str, Callable[[Delta], None]] = {}
+
+    @property
+    def repacked(self) -> tuple[Repacked, ...]:
+        """What loading made of the weights of each tensor type, with the largest change of any."""
+        return self.runner.weights.repacked
 
     def generate(
         self,

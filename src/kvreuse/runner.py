@@ -11,7 +11,7 @@ from kvreuse.kv.pool import PagePool
 from kvreuse.model.container import GGUFFile
 from kvreuse.model.decoder import Decoder, StepLimits
 from kvreuse.model.spec import ModelSpec
-from kvreuse.model.weights import ModelWeights, load_weights
+from kvreuse.model.weights import ModelWeights, Progress, load_weights
 from kvreuse.ops.native import Kernels, open_kernels
 from kvreuse.request import BatchInput, Float32Array
 
@@ -76,21 +76,26 @@ class ModelRunner:
 
 
 def load_runner(
-    file: GGUFFile, spec: ModelSpec, layout: KVLayout, pool: PagePool, config: EngineConfig
+    file: GGUFFile,
+    spec: ModelSpec,
+    layout: KVLayout,
+    pool: PagePool,
+    config: EngineConfig,
+    progress: Progress | None = None,
 ) -> ModelRunner:
     """Open the kernels, repack the weights, take the buffers of the forward pass.
 
-    ``file`` may be closed afterwards. ConfigError for a path or a number of threads that the
-    machine cannot honour.
+    ``file`` may be closed afterwards. ``progress`` gets the bytes of weights that are repacked, and
+    of all. ConfigError for a path or a number of threads that the machine cannot honour.
     """
     kernels = open_kernels(config.isa, config.threads)
     begin = time.perf_counter()
-    weights = load_weights(file, spec, kernels)
+    weights = load_weights(file, spec, kernels, progress)
     seconds = time.perf_counter() - begin
     limits = StepLimits(
         rows=max(config.max_num_batched_tokens, config.max_num_seqs),
         samples=config.max_num_seqs,
         sequences=config.max_num_seqs,
-        positions=config.model_len(spec.context_length),
+        positions=min(config.model_len(spec.context_length), pool.num_tokens),
     )
     return ModelRunner(spec, weights, kernels, pool, limits, seconds)

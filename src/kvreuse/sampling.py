@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvreuse.errors import ModelFileError
 from kvreuse.sampling_params import SamplingParams
 
 Floats = npt.NDArray[np.float32]
@@ -56,13 +57,18 @@ class Sampler:
         self._plain = params.greedy and not params.penalised and not params.min_tokens
 
     def sample(self, logits: Floats) -> int:
-        """The next token for float32[vocab] ``logits``, which are left as they are."""
+        """The next token for float32[vocab] ``logits``, which are left as they are.
+
+        ModelFileError where none can be chosen, since the largest is no number or infinite.
+        """
         if not self._plain:
             logits = self._processed(logits)
         best = int(logits.argmax())
         largest = logits.item(best)  # NaN if there is one: argmax stops at it
         if not -math.inf < largest < math.inf:
-            raise FloatingPointError(f"the largest logit is {largest}: nothing can be chosen")
+            raise ModelFileError(
+                f"the model's largest logit is {largest}: its weights are damaged, or too large"
+            )
         if self._generator is None:
             token = best
         else:

@@ -69,6 +69,11 @@ class PagePool:
         return self.num_pages - self._num_free
 
     @property
+    def num_tokens(self) -> int:
+        """Tokens that all pages hold together, so the most that one sequence can have."""
+        return self.num_pages * self.layout.page_size
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the whole mapping, whether touched or not."""
         return self.num_pages * self.layout.page_bytes
