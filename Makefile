@@ -11,15 +11,16 @@ PROMPT  ?= Give me three tips for a good night's sleep.
 export PROMPT
 PYTEST_ARGS ?=
 BENCH_ARGS  ?=
+FUZZ_ARGS   ?=
 
 say = @if [ -t 1 ]; then printf '\033[1m== %s\033[0m\n' "$(1)"; else printf '== %s\n' "$(1)"; fi
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help build demo test lint format wheel bench clean
+.PHONY: help build demo test lint format wheel bench fuzz fuzz-sanitized clean
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 24
 
 build: $(STAMPS)/build ## .venv with kvreuse in it, editable; compiles what changed in native/
 
@@ -53,6 +54,22 @@ bench: $(STAMPS)/build ## measure this machine's limits and the engine against t
 	$(call say,bench: bench/limits.py; bench/engine.py $(BENCH_ARGS))
 	@$(BIN)/python bench/limits.py
 	@$(BIN)/python bench/engine.py $(BENCH_ARGS)
+
+fuzz: $(STAMPS)/build $(STAMPS)/test ## feed thousands of damaged model files to the engine
+	$(call say,fuzz: bench/fuzz.py $(FUZZ_ARGS))
+	@$(BIN)/python bench/fuzz.py $(FUZZ_ARGS)
+
+SANITIZED := build/sanitized
+# Python itself has no sanitizers: their library, and the one whose exceptions it watches, come first.
+fuzz-sanitized: $(STAMPS)/build $(STAMPS)/test ## the same, with AddressSanitizer and UBSan in the kernels
+	$(call say,build: the kernels with sanitizers in $(SANITIZED) (some minutes the first time))
+	@$(BIN)/cmake -S . -B $(SANITIZED) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
+	  -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DKVREUSE_SANITIZE=ON >/dev/null
+	@$(BIN)/cmake --build $(SANITIZED) >/dev/null
+	$(call say,fuzz: bench/fuzz.py --native $(SANITIZED)/_native*.so $(FUZZ_ARGS))
+	@CXX="$${CXX:-c++}"; ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc \
+	  LD_PRELOAD="$$($$CXX -print-file-name=libasan.so) $$($$CXX -print-file-name=libstdc++.so)" \
+	  $(BIN)/python bench/fuzz.py --native $(SANITIZED)/_native*.so $(FUZZ_ARGS)
 
 clean: ## remove what this file made: .venv, build, dist and caches (not the models)
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,7 +6,8 @@
 Each case damages a small sound file (``mutations.py``), loads it completely and generates a token.
 What must not be: an exception that is no ``KVReuseError``, a crash, a hang, memory beyond what the
 sound file takes and twice the damaged one. The cases run in a process that is started anew
-behind one that ends it. ``--native`` takes the extension from another file: one with sanitizers.
+behind one that ends it. ``--native`` takes the extension from another file, one with sanitizers,
+and judges neither memory nor the command line.
 """
 
 from __future__ import annotations
@@ -61,7 +62,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", type=int, metavar="CASE", help="this case alone")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the files at fault there")
     parser.add_argument("--native", type=Path, metavar="FILE", help="the extension to test")
-    parser.add_argument("--no-memory", action="store_true", help="do not judge resident memory")
     parser.add_argument("--worker", type=int, nargs=2, metavar=("FIRST", "END"), help="internal")
     return parser
 
@@ -85,7 +85,6 @@ def _run_worker(
     command += ["--commands", str(options.commands if options.only is None else options.cases)]
     command += ["--keep", str(options.keep)] if options.keep else []
     command += ["--native", str(options.native)] if options.native else []
-    command += ["--no-memory"] if options.no_memory else []
     faulty: list[dict[str, Any]] = []
     running: dict[str, Any] = {}
     with tempfile.TemporaryFile() as errors:
@@ -136,9 +135,9 @@ def _work(options: argparse.Namespace) -> int:
             faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
             fuzz_case.measured(path, outcome)
             faulthandler.cancel_dump_traceback_later()
-            if not options.no_memory:
+            if not options.native:  # sanitizers take memory of their own
                 fuzz_case.compare(outcome, sound[base], path.stat().st_size)
-            if case * options.commands % options.cases < options.commands:
+            if not options.native and case * options.commands % options.cases < options.commands:
                 fuzz_case.command(path, outcome)
             print(json.dumps({**dataclasses.asdict(outcome), "done": True}), flush=True)
             if outcome.faults and options.keep:

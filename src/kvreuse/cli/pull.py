@@ -29,7 +29,7 @@ def pull(
 
     \b
       kvreuse pull smollm2-135m
-      kvreuse pull HuggingFaceTB/SmolLM2-360M-Instruct-GGUF:smollm2-360m-instruct-q8_0.gguf
+      kvreuse pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:qwen2.5-0.5b-instruct-q4_k_m.gguf
     """
     if not name:
         raise ModelFileError(
