@@ -136,8 +136,17 @@ def make_output(
         num_prompt_tokens=request.num_prompt_tokens,
         num_generated_tokens=request.num_generated_tokens,
         num_pages=num_pages,
-        num_reserved_pages=len(request.table),
+        num_reserved_pages=request.kv.num_pages if request.kv is not None else 0,
         kv_bytes=num_pages * layout.page_bytes,
+        num_preemptions=request.num_preemptions,
     )
     prompt_ids = tuple(request.prompt_ids.tolist())
-    return RequestOutput(request.request_id, request.prompt, prompt_ids, [completion], metrics)
+    return RequestOutput(
+        request.request_id,
+        request.prompt,
+        prompt_ids,
+        [completion],
+        metrics,
+        num_cached_tokens=request.num_cached_tokens or 0,
+        miss=request.miss,
+    )

@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
+from kvreuse.bounds import check_pool
 from kvreuse.config import EngineConfig
-from kvreuse.engine import Engine, check_pool
+from kvreuse.engine import Engine
 from kvreuse.errors import RequestError
+from kvreuse.kv.cache import KVCache
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.chat import ChatTemplate
 from kvreuse.model.gguf import GGUFFile, read_spec
+from kvreuse.model.identity import namespace_of
 from kvreuse.model.source import resolve
 from kvreuse.model.tokenizer import Tokenizer
 from kvreuse.outputs import Delta, RequestOutput
@@ -67,10 +70,15 @@ class LLM:
             check_pool(self.pool, max_model_len)
         self.tokenizer = Tokenizer.from_gguf(file)
         self.chat_template = ChatTemplate.from_gguf(file, self.tokenizer)
+        self.cache = KVCache(
+            self.pool,
+            namespace_of(file, self.spec, layout),
+            enable_prefix_caching=config.enable_prefix_caching,
+        )
         self.runner = load_runner(file, self.spec, layout, self.pool, config)
         self.engine = Engine(
             self.runner,
-            self.pool,
+            self.cache,
             self.tokenizer,
             vocab_size=self.spec.vocab_size,
             max_model_len=max_model_len,
@@ -89,7 +97,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one prompt or a list of them; the results are in the order of the prompts.
 
-        A prompt is text, ``{"prompt": text}``, ``{"prompt_token_ids": ids}`` or a list of ids.
+        A prompt is text, ``{"prompt": text}``, ``{"prompt_token_ids": ids}`` or a list of ids; the
+        dictionaries may have a ``cache_salt``: only prompts of the same one share pages.
         One SamplingParams for all, or a list with one for each. RequestError, before anything is
         computed, if one of them cannot be served.
         """
@@ -138,6 +147,7 @@ class LLM:
         # Runner and engine hold weights and pages: they go first.
         self.__dict__.pop("runner", None)
         self.__dict__.pop("engine", None)
+        self.__dict__.pop("cache", None)
         self.pool.close()
 
     def __enter__(self) -> LLM:
@@ -186,7 +196,9 @@ class LLM:
         ids = prompt.token_ids
         if ids is None:
             ids = self.tokenizer.encode(prompt.text or "")
-        request_id = self.engine.add_request(ids, params, prompt=prompt.text)
+        request_id = self.engine.add_request(
+            ids, params, prompt=prompt.text, cache_salt=prompt.cache_salt
+        )
         self._sinks[request_id] = sink
         return request_id
 

@@ -18,7 +18,7 @@ from kvreuse.engine import Engine
 from kvreuse.errors import ConfigError, ModelFileError, RequestError
 from kvreuse.outputs import Delta, RequestOutput
 
-from .paging import finish, resident_bytes
+from .paging import finish, forget, pages_in_use, resident_bytes
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
 FRANCE = "The capital of France is"
@@ -49,13 +49,18 @@ def llm(model_path: Path) -> Iterator[LLM]:
 
 @pytest.fixture(autouse=True)
 def _no_page_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After each test every page is free and nothing is being served."""
+    """After each test every page is free, or evictable, and nothing is being served.
+
+    Each starts with an empty cache.
+    """
     yield
     if "llm" in request.fixturenames:
         loaded: LLM = request.getfixturevalue("llm")
         loaded.engine.check()
-        assert loaded.pool.num_used == 0
+        assert pages_in_use(loaded.engine) == 0
         assert not loaded.engine.has_unfinished
+        forget(loaded.cache)
+        assert loaded.pool.num_used == 0
 
 
 def ids_of(output: RequestOutput) -> tuple[int, ...]:
@@ -96,7 +101,7 @@ def test_budget_and_seats_change_no_answer(llm: LLM, budget: int, seats: int) ->
     expected = [ids_of(output) for output in llm.generate(MIXED, MIXED_PARAMS)]
     engine = Engine(
         llm.runner,
-        llm.pool,
+        llm.cache,
         llm.tokenizer,
         vocab_size=llm.spec.vocab_size,
         max_model_len=1024,
@@ -111,7 +116,8 @@ def test_budget_and_seats_change_no_answer(llm: LLM, budget: int, seats: int) ->
 
 def test_unwritten_rows_of_a_page_never_count(llm: LLM) -> None:
     expected = [ids_of(output) for output in llm.generate(MIXED, MIXED_PARAMS)]
-    llm.pool.data[:32].view(np.uint16)[:] = 0x7FC0  # NaN
+    forget(llm.cache)
+    llm.pool.data.view(np.uint16)[:] = 0x7FC0  # NaN
     assert [ids_of(output) for output in llm.generate(MIXED, MIXED_PARAMS)] == expected
 
 
@@ -157,14 +163,14 @@ def test_closing_or_dropping_a_stream_aborts_it(llm: LLM) -> None:
     closed, dropped = llm.stream(FRANCE, GREEDY), llm.stream(FRANCE, GREEDY)
     next(closed)
     next(dropped)
-    assert llm.pool.num_used == 2
+    assert pages_in_use(llm.engine) == 2
     closed.close()
     closed.close()
     assert list(closed) == []
-    assert llm.pool.num_used == 1
+    assert pages_in_use(llm.engine) == 1
     del dropped
     gc.collect()
-    assert llm.pool.num_used == 0
+    assert pages_in_use(llm.engine) == 0
 
 
 def test_a_stream_is_refused_at_once(llm: LLM) -> None:
@@ -210,7 +216,7 @@ def test_a_step_that_fails_gives_back_its_pages(llm: LLM, monkeypatch: pytest.Mo
 
 def test_two_thousand_tokens_leave_no_trace(llm: LLM) -> None:
     params = SamplingParams(temperature=0, max_tokens=2050, ignore_eos=True)
-    llm.pool.data[: llm.pool.layout.pages_for(2100)] = 0  # pages may be touched; nothing else
+    llm.pool.data[:] = 0  # pages may be touched; nothing else
     stream = llm.stream(FRANCE, params)
     for _ in range(40):
         next(stream)

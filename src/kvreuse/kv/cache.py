@@ -253,11 +253,11 @@ class KVCache:
 
     def _open_partial(self, seq: SeqKV, source: Node, rows: int) -> list[Copy]:
         """Give ``seq`` a page of its own for the first ``rows`` of ``source``."""
+        if self.num_available - (source.page in self._index.idle) == 0:
+            return []
         self._take([source.page])
         pages = self._alloc(1)
-        if pages is None:
-            self._drop([source.page])
-            return []
+        assert pages is not None
         seq.source = source.page
         seq.extend(pages)
         seq.written += rows
