@@ -42,13 +42,6 @@ class Node:
         """Whether this is where a salt's sequences start."""
         return self.page == _ROOT
 
-    def child(self, tokens: bytes) -> Node | None:
-        """The child that holds exactly ``tokens``."""
-        at = bisect_left(self.child_tokens, tokens)
-        if at < len(self.children) and self.child_tokens[at] == tokens:
-            return self.children[at]
-        return None
-
     def nearest(self, tokens: bytes) -> tuple[Node, int] | None:
         """The child that shares most tokens with ``tokens``, and how many; None without any."""
         at = bisect_left(self.child_tokens, tokens)
@@ -114,12 +107,14 @@ class PrefixIndex:
     def match(self, root: Node, tokens: bytes) -> Match:
         """The longest start of ``tokens`` that pages hold. Changes nothing."""
         size = self._page_bytes
-        node, nodes = root, []
+        node = root
+        nodes: list[Node] = []
         for start in range(0, len(tokens) - size + 1, size):
-            child = node.child(tokens[start : start + size])
-            if child is None:
+            page = tokens[start : start + size]
+            at = bisect_left(node.child_tokens, page)
+            if at == len(node.children) or node.child_tokens[at] != page:
                 break
-            node = child
+            node = node.children[at]
             nodes.append(node)
         start = len(nodes) * size
         rest = tokens[start : start + size]
