@@ -81,11 +81,12 @@ class Answered:
 
     output: RequestOutput
     logits: Float32Array
+    index: int = 0
 
     @property
     def ids(self) -> tuple[int, ...]:
         """The tokens of the answer."""
-        return self.output.outputs[0].token_ids
+        return self.output.outputs[self.index].token_ids
 
     @property
     def cached(self) -> int:
@@ -138,8 +139,12 @@ class Server:
     def step(self) -> list[Delta]:
         """One step, and everything that must hold after it."""
         deltas = self.engine.step()
-        for row, delta in enumerate(deltas):
-            self._logits[delta.request_id].append(self.runner.last[row])
+        rows = {request.request_id: row for row, request in enumerate(self.engine.sampling)}
+        for delta in deltas:
+            name = f"{delta.request_id}/{delta.index}" if delta.index else delta.request_id
+            # An answer that was just forked has its first token from the leader's logits.
+            row = rows.get(name, rows.get(delta.request_id, -1))
+            self._logits[name].append(self.runner.last[row])
             if delta.output is not None:
                 self.outputs[delta.request_id] = delta.output
         self.engine.check()
@@ -155,9 +160,10 @@ class Server:
             self.step()
         raise AssertionError("the engine comes to no end")
 
-    def answered(self, request_id: str) -> Answered:
-        """What became of a request."""
-        return Answered(self.outputs[request_id], np.array(self._logits[request_id]))
+    def answered(self, request_id: str, index: int = 0) -> Answered:
+        """What became of a request's answer ``index``."""
+        name = f"{request_id}/{index}" if index else request_id
+        return Answered(self.outputs[request_id], np.array(self._logits[name]), index)
 
     def answer(
         self, ids: Sequence[int], params: SamplingParams, salt: str | None = None

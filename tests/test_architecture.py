@@ -35,6 +35,7 @@ RANKS = {
     "batch": 7,
     "runner": 7,
     "answer": 7,
+    "group": 8,
     "engine": 9,
     "llm": 10,
     "__init__": 11,

@@ -142,6 +142,22 @@ def test_identical_prompts_together_prefill_once(
     assert computed <= 200 + 7 * (200 % PAGE)
 
 
+@pytest.mark.parametrize("length", [5, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE + 9])
+@pytest.mark.parametrize("seats", [33, 2])
+def test_forked(model: Model, cold: Server, ids: list[int], length: int, seats: int) -> None:
+    """Also where a sibling finds no seat and has to compute what is not in full pages."""
+    server = Server(model, seats=seats)
+    params = SamplingParams(n=4, seed=7, max_tokens=6, ignore_eos=True)
+    request = server.add(ids[:length], params)
+    server.finish()
+    assert len(server.outputs[request].outputs) == 4
+    for index in range(4):
+        alone = dataclasses.replace(params, n=1, seed=7 + index)
+        same(server.answered(request, index), cold.answer(ids[:length], alone))
+    if seats > 4:
+        assert server.engine.counters.computed_tokens == length + 4 * 5
+
+
 def test_preempted_and_resumed(model: Model, cold: Server, ids: list[int]) -> None:
     server = Server(model, pages=9)
     prompts = [ids[i * 50 : i * 50 + 60] for i in range(4)]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from kvreuse.answer import Answer, make_output
+from kvreuse.answer import Answer
 from kvreuse.batch import BatchBuilder
 from kvreuse.bounds import checked_ids, room_for_answer
 from kvreuse.errors import RequestError
+from kvreuse.group import Group, make_group
 from kvreuse.kv.cache import KVCache
 from kvreuse.metrics import Counters
 from kvreuse.model.tokenizer import Tokenizer
@@ -53,7 +54,7 @@ class Engine:
         rows, seats = runner.max_num_batched_tokens, runner.max_num_seqs
         budget = min(rows, max_num_batched_tokens or rows)
         seats = min(seats, max_num_seqs or seats, budget)
-        self._scheduler = Scheduler(
+        self.scheduler = Scheduler(
             cache, max_num_batched_tokens=budget, max_num_seqs=seats, counters=self.counters
         )
         self._batch = BatchBuilder(
@@ -62,24 +63,29 @@ class Engine:
             max_model_len=max_model_len,
             page_size=cache.page_size,
         )
-        self._answers: dict[str, Answer] = {}  # of requests that were admitted
-        self._requests: dict[str, Request] = {}  # waiting or running
+        self._groups: dict[str, Group] = {}  # by request id
+        self._answers: dict[Request, Answer] = {}  # of requests that were admitted
         self._num_added = 0
 
     @property
     def has_unfinished(self) -> bool:
         """Whether another step has something to do."""
-        return bool(self._requests)
+        return bool(self._groups)
 
     @property
     def num_waiting(self) -> int:
         """Requests that hold no pages."""
-        return len(self._scheduler.waiting)
+        return len(self.scheduler.waiting)
 
     @property
     def num_running(self) -> int:
         """Requests that hold pages."""
-        return len(self._scheduler.running)
+        return len(self.scheduler.running)
+
+    @property
+    def sampling(self) -> Sequence[Request]:
+        """The requests that got a token in the last step, in the order of its logits."""
+        return self._batch.sampling
 
     def add_request(
         self,
@@ -106,40 +112,44 @@ class Engine:
         max_tokens = room_for_answer(len(ids), params.max_tokens, self.max_model_len, pool)
         if request_id is None:
             request_id = str(self._num_added)
-        if request_id in self._requests:
+        if request_id in self._groups:
             raise RequestError(f"a request {request_id!r} is being served already")
-        request = Request(
+        group = make_group(
             request_id,
             prompt,
-            prompt_ids=ids,
-            params=params,
+            ids,
+            params,
             max_tokens=max_tokens,
             arrival_time=now,
             cache_salt=cache_salt,
+            layout=pool.layout,
         )
         self._num_added += 1
         self.counters.requests += 1
-        self._requests[request_id] = request
-        self._scheduler.add(request)
+        self._groups[request_id] = group
+        self.scheduler.add(group.leader, group.unborn)
         return request_id
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request now; returns what there is of it, None if it has ended already."""
-        request = self._requests.get(request_id)
-        if request is None:
+        group = self._groups.get(request_id)
+        if group is None:
             return None
-        answer = self._answers.get(request_id)
-        if answer is not None:
-            answer.finish()
         self.counters.aborted += 1
-        return self._close(request, time.perf_counter())
+        now = time.perf_counter()
+        for request in group.unfinished:
+            answer = self._answers.get(request)
+            if answer is not None:
+                answer.finish()
+            self._close(request, group)
+        return self._result(group, now)
 
     def step(self) -> list[Delta]:
         """Compute one batch, and return a delta for every token it gave."""
-        plan = self._scheduler.plan()
+        plan = self.scheduler.plan()
         if plan is None:
             return []
-        plan = self._scheduler.begin(plan)
+        plan = self.scheduler.begin(plan)
         if not plan.works:
             return []
         self._greet(plan)
@@ -148,7 +158,7 @@ class Engine:
         for request, rows in plan.works:
             batch.add(request, rows)
         logits = self._runner.run(batch.build(plan.copies))
-        self._scheduler.finish(plan)
+        self.scheduler.finish(plan)
         return self._take(logits)
 
     def check(self) -> None:
@@ -160,9 +170,12 @@ class Engine:
         for request, _, _ in plan.admitted:
             if request.first_scheduled_time is None:
                 request.first_scheduled_time = time.perf_counter()
-                self._answers[request.request_id] = Answer(
-                    request, self._tokenizer, vocab_size=self._vocab_size, engine_seed=self._seed
-                )
+                self._begin_answer(request)
+
+    def _begin_answer(self, request: Request) -> None:
+        self._answers[request] = Answer(
+            request, self._tokenizer, vocab_size=self._vocab_size, engine_seed=self._seed
+        )
 
     def _take(self, logits: Float32Array) -> list[Delta]:
         """Take a token for every row of ``logits``, close who is done."""
@@ -170,24 +183,48 @@ class Engine:
         counters = self.counters
         counters.steps += 1
         counters.computed_tokens += self._batch.num_rows
-        counters.generated_tokens += len(logits)
         deltas: list[Delta] = []
         for row, request in enumerate(self._batch.sampling):
-            if request.first_token_time is None:
-                request.first_token_time = now
-            answer = self._answers[request.request_id]
-            token, text = answer.advance(logits[row])
-            output = None
-            if answer.finish_reason is not None:
-                counters.finished += 1
-                output = self._close(request, now)
-            deltas.append(Delta(request.request_id, text, (token,), output))
+            group = self._groups[request.group_id]
+            takers = [request]
+            if group.unborn and request is group.leader:
+                takers += self._fork(group)
+            deltas += [self._advance(taker, group, logits[row], now) for taker in takers]
+        counters.generated_tokens += len(deltas)
         return deltas
 
-    def _close(self, request: Request, now: float) -> RequestOutput:
-        """The one way out, finished or aborted: the result, the pages back, the seat free."""
-        answer = self._answers.pop(request.request_id, None)
-        output = make_output(request, answer, self.cache.pool.layout, now)
-        del self._requests[request.request_id]
-        self._scheduler.close(request)
+    def _fork(self, group: Group) -> list[Request]:
+        """The leader has computed the prompt: its siblings, those who found seat and page."""
+        siblings, group.unborn = group.unborn, []
+        forked = [one for one in siblings if self.scheduler.fork(group.leader, one)]
+        for sibling in forked:
+            self._begin_answer(sibling)
+        return forked
+
+    def _advance(self, request: Request, group: Group, logits: Float32Array, now: float) -> Delta:
+        """Take a token; the last one closes the request."""
+        if request.first_token_time is None:
+            request.first_token_time = now
+        answer = self._answers[request]
+        token, text = answer.advance(logits)
+        output = None
+        if answer.finish_reason is not None:
+            self._close(request, group)
+            output = self._result(group, now)
+            self.counters.finished += output is not None
+        return Delta(request.group_id, text, (token,), output, request.index, answer.finish_reason)
+
+    def _close(self, request: Request, group: Group) -> None:
+        """The one way out, finished or aborted: its completion, the pages back, the seat free."""
+        group.complete(request, self._answers.pop(request, None))
+        if request in group.unborn:
+            group.unborn.remove(request)
+        else:
+            self.scheduler.close(request)
+
+    def _result(self, group: Group, now: float) -> RequestOutput | None:
+        """The result, once all answers have ended."""
+        output = group.output(now)
+        if output is not None:
+            del self._groups[group.leader.group_id]
         return output

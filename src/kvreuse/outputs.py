@@ -98,13 +98,16 @@ class Delta:
     """What one step added to one answer: a token and the text that has become final.
 
     ``text`` may be empty (half a character, or the start of a stop text) or hold more than the
-    token's own. ``output`` is the whole result, with the last delta of a request only.
+    token's own. ``index`` says which of the request's answers it belongs to. ``finish_reason``
+    comes with the last delta of an answer, ``output``, the whole result, with the very last one.
     """
 
     request_id: str
     text: str
     token_ids: tuple[int, ...]
     output: RequestOutput | None = None
+    index: int = 0
+    finish_reason: FinishReason | None = None
 
     @property
     def finished(self) -> bool:

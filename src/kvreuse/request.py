@@ -108,6 +108,8 @@ class Request:
         "cumulative_logprob",
         "first_scheduled_time",
         "first_token_time",
+        "group_id",
+        "index",
         "kv",
         "last_token",
         "logprobs",
@@ -134,9 +136,16 @@ class Request:
         max_tokens: int,
         arrival_time: float,
         cache_salt: str | None = None,
+        index: int = 0,
+        group_id: str | None = None,
     ) -> None:
-        """``max_tokens`` is what this request may generate, whatever ``params`` allows."""
+        """``max_tokens`` is what this request may generate, whatever ``params`` allows.
+
+        It is answer ``index`` of those that were asked for as ``group_id``.
+        """
         self.request_id = request_id
+        self.index = index
+        self.group_id = request_id if group_id is None else group_id
         self.prompt = prompt
         self.params = params
         self.max_tokens = max_tokens

@@ -33,7 +33,7 @@ class Hit(Protocol):
 
 
 class Cache(Protocol):
-    """What the scheduler knows of the KV cache: five verbs and three numbers."""
+    """What the scheduler knows of the KV cache: six verbs and three numbers."""
 
     @property
     def page_size(self) -> int:
@@ -52,6 +52,9 @@ class Cache(Protocol):
 
     def open(self, ids: Any, salt: str | None) -> tuple[Any, Sequence[Copy]]:
         """Pages for ``ids``, with what is resident; and the copies to be done before a step."""
+
+    def fork(self, kv: Any, ids: Any) -> tuple[Any, Sequence[Copy]] | None:
+        """Pages with all that ``kv`` has written; None if there is no page for it."""
 
     def reserve(self, kv: Any, n: int) -> bool:
         """Room for ``n`` tokens more than are written; False: nothing changed."""
@@ -116,6 +119,7 @@ class Scheduler:
         self._counters = counters
         self._running: list[Request] = []  # the oldest first
         self._waiting = WaitingQueue()
+        self._copies: dict[Request, Sequence[Copy]] = {}  # of the forked, for the next step
         self._num_arrived = 0
 
     @property
@@ -128,11 +132,28 @@ class Scheduler:
         """The requests that hold none."""
         return self._waiting
 
-    def add(self, request: Request) -> None:
-        """Queue a request that has just arrived."""
-        request.arrival = self._num_arrived
-        self._num_arrived += 1
+    def add(self, request: Request, siblings: Sequence[Request] = ()) -> None:
+        """Queue a request that has just arrived; ``siblings`` will be forked from it."""
+        for one in (request, *siblings):
+            one.arrival = self._num_arrived
+            self._num_arrived += 1
         self._queue(request)
+
+    def fork(self, request: Request, sibling: Request) -> bool:
+        """Let ``sibling``, of the same tokens, go on from where ``request`` is.
+
+        False: there is no seat or no page for it now, it waits as any other.
+        """
+        forked = None
+        if len(self._running) < self._seats:
+            forked = self._cache.fork(request.kv, request.ids)
+        if forked is None:
+            self._queue(sibling)
+            return False
+        sibling.kv, self._copies[sibling] = forked
+        sibling.num_computed_tokens = request.num_computed_tokens
+        self._seat(sibling)
+        return True
 
     def close(self, request: Request) -> None:
         """Forget a request, ended or aborted; its pages are free, or evictable, at once."""
@@ -165,16 +186,18 @@ class Scheduler:
         """Make room for ``plan``; what it could not have is left out of the plan returned."""
         for request, leader, tokens in plan.followers:
             self._waiting.follow(request, leader, tokens)
-        preempted = self._counters.preemptions
+        preemptions = self._counters.preemptions
         works = []
         for request, rows in plan.works:
             granted = self._make_room(request, rows)
             if granted:
                 works.append(Work(request, granted))
-        if self._counters.preemptions != preempted:
-            return StepPlan(tuple(work for work in works if work.request.kv is not None))
+        copies = [copy for some in self._copies.values() for copy in some]
+        self._copies.clear()
+        if self._counters.preemptions != preemptions:
+            works = [work for work in works if work.request.kv is not None]
+            return StepPlan(tuple(works), copies=tuple(copies))
         admitted: list[Admission] = []
-        copies: list[Copy] = []
         for admission in plan.admitted:
             granted = self._admit(admission, copies)
             if granted == 0:
@@ -282,7 +305,7 @@ class Scheduler:
             return 0
         copies += its_copies
         self._waiting.remove(request)
-        bisect.insort(self._running, request, key=operator.attrgetter("arrival"))
+        self._seat(request)
         request.num_computed_tokens = written
         if request.num_cached_tokens is None:
             request.num_cached_tokens, request.miss = written, miss
@@ -290,12 +313,16 @@ class Scheduler:
             self._counters.cached_tokens += written
         return granted
 
+    def _seat(self, request: Request) -> None:
+        bisect.insort(self._running, request, key=operator.attrgetter("arrival"))
+
     def _leave(self, request: Request) -> None:
         """Close a running request."""
         self._running.remove(request)
         self._cache.close(request.kv, request.ids)
         request.kv = None
         request.num_computed_tokens = 0
+        self._copies.pop(request, None)
         self._waiting.release(request)
 
     def _queue(self, request: Request) -> None:

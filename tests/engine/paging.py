@@ -137,13 +137,20 @@ def forget(cache: KVCache) -> None:
     cache.close(kv, [0])
 
 
+def check(engine: Engine) -> None:
+    """Every page is accounted for; those that are free hold nothing that anybody stored."""
+    engine.check()
+    pool = engine.cache.pool
+    pool.data[[page for page in range(pool.num_pages) if pool.count(page) == 0]] = POISON
+
+
 def finish(engine: Engine) -> dict[str, RequestOutput]:
     """Step until nothing is left, checking the pages after every step."""
     finished: dict[str, RequestOutput] = {}
     for delta in steps(engine):
         if delta.output is not None:
             finished[delta.request_id] = delta.output
-        engine.check()
+        check(engine)
     return finished
 
 

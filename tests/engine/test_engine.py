@@ -15,7 +15,7 @@ from kvreuse.kv.pool import PagePool
 from kvreuse.outputs import RequestOutput
 from kvreuse.sampling_params import SamplingParams
 
-from .paging import LAYOUT, VOCAB, finish, greedy, make_engine, pages_in_use, steps
+from .paging import LAYOUT, VOCAB, check, finish, greedy, make_engine, pages_in_use, steps
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 
@@ -50,6 +50,7 @@ class Load:
     """One request of a mixed load; ``abort_after`` counts steps."""
 
     prompt: list[int]
+    salt: str | None
     params: SamplingParams
     arrives: int
     abort_after: int | None
@@ -57,7 +58,13 @@ class Load:
 
 loads = st.builds(
     Load,
-    prompt=st.builds(prompt_of, st.integers(1, 100), st.integers(0, 5)),
+    prompt=st.builds(  # often with a prefix in common
+        lambda shared, own, seed: [*prompt_of(shared), *prompt_of(own, seed)],
+        st.integers(0, 60),
+        st.integers(1, 40),
+        st.integers(0, 3),
+    ),
+    salt=st.sampled_from([None, None, None, "a"]),
     params=st.builds(
         SamplingParams,
         temperature=st.sampled_from([0.0, 1.0]),
@@ -65,6 +72,7 @@ loads = st.builds(
         repetition_penalty=st.sampled_from([1.0, 1.3]),
         seed=st.none() | st.integers(0, 3),
         max_tokens=st.integers(1, 40),
+        n=st.sampled_from([1, 1, 1, 3]),
         stop_token_ids=st.lists(st.integers(0, VOCAB - 1), max_size=4),
     ),
     arrives=st.integers(0, 12),
@@ -78,12 +86,17 @@ loads = st.builds(
     pages=st.integers(5, 20),
     budget=st.sampled_from([1, 2, 7, 16, 33, 256]),
     seats=st.integers(1, 8),
+    caching=st.sampled_from([True, True, True, False]),
 )
 def test_an_answer_does_not_depend_on_the_company(
-    every: list[Load], pages: int, budget: int, seats: int
+    every: list[Load], pages: int, budget: int, seats: int, caching: bool
 ) -> None:
     engine, _, _ = make_engine(
-        pages=pages, max_num_batched_tokens=budget, max_num_seqs=seats, max_model_len=141
+        pages=pages,
+        max_num_batched_tokens=budget,
+        max_num_seqs=seats,
+        max_model_len=141,
+        enable_prefix_caching=caching,
     )
     outputs: dict[str, RequestOutput] = {}
     for step in range(5000):
@@ -91,12 +104,14 @@ def test_an_answer_does_not_depend_on_the_company(
             break
         for index, load in enumerate(every):
             if load.arrives == step:
-                engine.add_request(load.prompt, load.params, request_id=str(index))
+                engine.add_request(
+                    load.prompt, load.params, request_id=str(index), cache_salt=load.salt
+                )
             if load.abort_after is not None and load.arrives + load.abort_after == step:
                 aborted = engine.abort(str(index))
                 outputs.update({str(index): aborted} if aborted is not None else {})
         outputs.update({d.request_id: d.output for d in engine.step() if d.output is not None})
-        engine.check()
+        check(engine)
     assert pages_in_use(engine) == 0
     assert len(outputs) == len(every)
     for index, load in enumerate(every):
@@ -105,11 +120,11 @@ def test_an_answer_does_not_depend_on_the_company(
 
 def check_output(output: RequestOutput, expected: RequestOutput) -> None:
     """Equal, or aborted on the way to it."""
-    (completion,), (whole,) = output.outputs, expected.outputs
-    if completion.finish_reason != "abort":
-        assert completion == whole
-    else:
-        assert completion.token_ids == whole.token_ids[: len(completion.token_ids)]
+    for completion, whole in zip(output.outputs, expected.outputs, strict=True):
+        if completion.finish_reason != "abort":
+            assert completion == whole
+        else:
+            assert completion.token_ids == whole.token_ids[: len(completion.token_ids)]
 
 
 def test_decoding_goes_first_and_chunks_take_the_rest() -> None:
