@@ -54,7 +54,7 @@ class Oracle:
         self.num_pages = num_pages
         self.resident: dict[Prefix, Page] = {}
         self.runs: list[Run] = []
-        self.evicted: list[Prefix] = []  # full pages not resident any more, as far as remembered
+        self.evicted: list[Prefix] = []  # full pages, the latest last
         self._clock = 0
 
     def used(self) -> set[Page]:
@@ -156,7 +156,8 @@ class Oracle:
             _, prefix = min(leaves, key=lambda leaf: leaf[0] or (0, 0))
             del self.resident[prefix]
             if len(prefix[1]) % PAGE == 0:
-                self.evicted = [*self.evicted, prefix][-4 * self.num_pages :]
+                again = [other for other in self.evicted if other != prefix]
+                self.evicted = [*again, prefix][-4 * self.num_pages :]
 
     def make_room(self, n: int) -> bool:
         """Evict until ``n`` pages are free; False if that cannot be."""
@@ -170,7 +171,6 @@ class Oracle:
         prefix = run.salt, tuple(run.ids[:end])
         page = self.resident.setdefault(prefix, run.table[end // PAGE - 1])
         run.table[end // PAGE - 1] = page
-        self.evicted = [other for other in self.evicted if other != prefix]
         self._forget_covered(prefix)
 
     def keep_tail(self, run: Run) -> None:

@@ -236,6 +236,26 @@ def test_closed_before_the_copies_were_done() -> None:
             call(started.seq, (1, 2, 9))
 
 
+def test_a_fork_closed_before_the_copies_were_done() -> None:
+    checked = CheckedCache(10)
+    parent = served(checked, (1, 2, 3, 4, 5, 6))
+    child = checked.fork(parent)
+    assert child is not None
+    checked.close(child)
+    checked.check()
+    assert checked.cache.lookup((1, 2, 3, 4, 5, 6, 7)).tokens == 4
+
+
+def test_a_table_grows() -> None:
+    checked = CheckedCache(70)
+    started = checked.open(tuple(range(280)), None)
+    for step in (1, 3, 40, 0, 36, 200):
+        assert checked.reserve(started, step)
+        checked.commit(started, step)
+        checked.check()
+    assert started.seq.num_pages == 70
+
+
 def test_a_look_up_changes_nothing() -> None:
     checked = CheckedCache(4)
     for first in (1, 2, 3):

@@ -285,7 +285,6 @@ class KVCache:
         assert seq.node is not None
         page = int(seq.table[at])
         seq.node = self._insert(seq.node, tokens, page)
-        self._evicted.discard(seq.node.key)
         if seq.node.page != page:
             self._take([seq.node.page])
             seq.table[at] = seq.node.page
@@ -317,8 +316,7 @@ class KVCache:
         if missing > 0:
             for key, page in self._index.evict(missing):
                 self.pool.release([page])
-                if key:  # tails have none
-                    self._evicted.add(key)
+                self._evicted.add(key)
             self.num_evicted += missing
         return self.pool.alloc(n)
 

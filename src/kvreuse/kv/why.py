@@ -44,7 +44,7 @@ class Miss:
 
 
 class EvictedKeys:
-    """Keys of pages that were evicted, the latest ``capacity`` of them."""
+    """Keys of pages that were evicted, the latest ``capacity`` of them; some may be back."""
 
     def __init__(self, capacity: int) -> None:
         """32 bytes and an entry of a dictionary for each key, as they come."""
@@ -54,18 +54,14 @@ class EvictedKeys:
     def __contains__(self, key: bytes) -> bool:
         return key in self._keys
 
-    def __len__(self) -> int:
-        return len(self._keys)
-
     def add(self, key: bytes) -> None:
-        """A page is gone."""
+        """A page is gone. Tails have no key and are not remembered."""
+        if not key:
+            return
         self._keys[key] = None
+        self._keys.move_to_end(key)
         if len(self._keys) > self._capacity:
             self._keys.popitem(last=False)
-
-    def discard(self, key: bytes) -> None:
-        """It is back."""
-        self._keys.pop(key, None)
 
 
 def explain(
