@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -276,7 +279,6 @@ def test_switched_off() -> None:
         assert (hit.tokens, hit.pages, hit.reason) == (0, 3, Reason.DISABLED)
         seq, copies = cache.open(ids)
         assert not copies
-        assert not cache.leader(ids)
         assert cache.reserve(seq, 9)
         cache.commit(seq, ids, 9)
         cache.check()
@@ -288,6 +290,29 @@ def test_switched_off() -> None:
         cache.close(forked[0], ids)
         assert (cache.num_free, cache.num_evictable) == (4, 0)
         cache.check()
+
+
+def test_nothing_grows_with_what_was_served() -> None:
+    cache = KVCache(small_pool(8), b"namespace")
+
+    def serve(number: int) -> None:
+        ids = tuple(range(number, number + 11))
+        seq, _ = cache.open(ids, f"salt {number}")
+        assert cache.reserve(seq, 11)
+        cache.commit(seq, ids, 11)
+        cache.close(seq, ids)
+
+    for number in range(200):
+        serve(number)
+    gc.disable()  # and nothing waits for it
+    try:
+        before = sys.getallocatedblocks()
+        for number in range(200, 1200):
+            serve(number)
+        assert sys.getallocatedblocks() - before < 100
+    finally:
+        gc.enable()
+    cache.check()
 
 
 def test_check_sees_a_page_that_is_nowhere_and_a_wrong_table() -> None:

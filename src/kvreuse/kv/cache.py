@@ -107,14 +107,6 @@ class KVCache:
         taken = total - len(match.nodes) + sum(page in idle for page in pages)
         return Hit(hit, taken, self._miss(match, tokens, hit))
 
-    def leader(self, ids: Tokens, salt: str | None = None) -> bool:
-        """Whether a running sequence is computing the next full page that ``ids`` needs."""
-        if not self.enabled:
-            return False
-        tokens = token_bytes(ids)
-        match = self._match(tokens, salt)
-        return (match.node, self._page_tokens(tokens, len(match.nodes))) in self._computing
-
     def open(self, ids: Tokens, salt: str | None = None) -> tuple[SeqKV, list[Copy]]:
         """A sequence that starts with what is resident of ``ids``, ``written`` tokens.
 
