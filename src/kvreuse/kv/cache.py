@@ -306,8 +306,9 @@ class KVCache:
         if missing > self.num_evictable:
             return None
         if missing > 0:
-            for key, page in self._index.evict(missing):
-                self.pool.release([page])
+            evicted = self._index.evict(missing)
+            self.pool.release([page for _, page in evicted])
+            for key, _ in evicted:
                 self._evicted.add(key)
             self.num_evicted += missing
         return self.pool.alloc(n)

@@ -163,9 +163,10 @@ class PrefixIndex:
         """Forget the ``n`` pages that have rested longest; returns their keys and page ids."""
         evicted = []
         for _ in range(n):
-            node = self.nodes[next(iter(self.idle))]
+            page, _ = self.idle.popitem(last=False)
+            node = self.nodes[page]
             self.remove(node)
-            evicted.append((node.key, node.page))
+            evicted.append((node.key, page))
         return evicted
 
     def next_key(self, node: Node, tokens: bytes) -> bytes:
