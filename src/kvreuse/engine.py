@@ -65,6 +65,7 @@ class Engine:
         )
         self._groups: dict[str, Group] = {}  # by request id
         self._answers: dict[Request, Answer] = {}  # of requests that were admitted
+        self._deltas: list[Delta] = []  # of a step that failed half-way, to be delivered
         self._num_added = 0
 
     @property
@@ -145,53 +146,59 @@ class Engine:
         return self._result(group, now)
 
     def step(self) -> list[Delta]:
-        """Compute one batch, and return a delta for every token it gave."""
+        """Compute one batch, and return a delta for every token it gave.
+
+        A step that raises, as where the logits are no numbers, may be tried again: nothing is lost
+        by it but time.
+        """
         plan = self.scheduler.plan()
-        if plan is None:
-            return []
-        plan = self.scheduler.begin(plan)
-        if not plan.works:
-            return []
-        self._greet(plan)
-        batch = self._batch
-        batch.clear()
-        for request, rows in plan.works:
-            batch.add(request, rows)
-        logits = self._runner.run(batch.build(plan.copies))
-        self.scheduler.finish(plan)
-        return self._take(logits)
+        if plan is not None:
+            plan = self.scheduler.begin(plan)
+            try:
+                self._run(plan)
+            except BaseException:
+                self.scheduler.retract()
+                raise
+        deltas, self._deltas = self._deltas, []
+        return deltas
 
     def check(self) -> None:
         """Raise PageError unless every page is free, or owned by running requests and the index."""
         self.cache.check()
 
-    def _greet(self, plan: StepPlan) -> None:
-        """Begin the answers of requests that were admitted for the first time."""
+    def _run(self, plan: StepPlan) -> None:
+        """Compute ``plan``, and take a token for every row that samples."""
+        if not plan.works:
+            return
         for request, _, _ in plan.admitted:
-            if request.first_scheduled_time is None:
+            if request not in self._answers:
                 request.first_scheduled_time = time.perf_counter()
                 self._begin_answer(request)
+        batch, counters = self._batch, self.counters
+        batch.clear()
+        for request, rows in plan.works:
+            batch.add(request, rows)
+        logits = self._runner.run(batch.build(plan.copies))
+        self.scheduler.finish(plan)
+        counters.steps += 1
+        counters.computed_tokens += batch.num_rows
+        self._take(logits)
 
     def _begin_answer(self, request: Request) -> None:
         self._answers[request] = Answer(
             request, self._tokenizer, vocab_size=self._vocab_size, engine_seed=self._seed
         )
 
-    def _take(self, logits: Float32Array) -> list[Delta]:
+    def _take(self, logits: Float32Array) -> None:
         """Take a token for every row of ``logits``, close who is done."""
         now = time.perf_counter()
-        counters = self.counters
-        counters.steps += 1
-        counters.computed_tokens += self._batch.num_rows
-        deltas: list[Delta] = []
         for row, request in enumerate(self._batch.sampling):
             group = self._groups[request.group_id]
             takers = [request]
             if group.unborn and request is group.leader:
                 takers += self._fork(group)
-            deltas += [self._advance(taker, group, logits[row], now) for taker in takers]
-        counters.generated_tokens += len(deltas)
-        return deltas
+            for taker in takers:
+                self._deltas.append(self._advance(taker, group, logits[row], now))
 
     def _fork(self, group: Group) -> list[Request]:
         """The leader has computed the prompt: its siblings, those who found seat and page."""
@@ -207,6 +214,7 @@ class Engine:
             request.first_token_time = now
         answer = self._answers[request]
         token, text = answer.advance(logits)
+        self.counters.generated_tokens += 1
         output = None
         if answer.finish_reason is not None:
             self._close(request, group)

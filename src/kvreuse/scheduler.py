@@ -81,21 +81,12 @@ class Admission(NamedTuple):
     miss: Any
 
 
-class Follower(NamedTuple):
-    """``request`` waits until ``leader`` has computed ``tokens`` tokens, which both share."""
-
-    request: Request
-    leader: Request
-    tokens: int
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step. As planned ``works`` are of running requests; as begun, of all it computes."""
 
     works: tuple[Work, ...]
     admitted: tuple[Admission, ...] = ()
-    followers: tuple[Follower, ...] = ()
     copies: tuple[Copy, ...] = ()
 
 
@@ -177,15 +168,13 @@ class Scheduler:
             rows = min(budget, request.num_tokens - request.num_computed_tokens)
             works.append(Work(request, rows))
             budget -= rows
-        admitted, followers = self._plan_admission(budget, behind)
+        admitted = self._plan_admission(budget, behind)
         if not (works or admitted):
             return None
-        return StepPlan(tuple(works), tuple(admitted), tuple(followers))
+        return StepPlan(tuple(works), tuple(admitted))
 
     def begin(self, plan: StepPlan) -> StepPlan:
         """Make room for ``plan``; what it could not have is left out of the plan returned."""
-        for request, leader, tokens in plan.followers:
-            self._waiting.follow(request, leader, tokens)
         preemptions = self._counters.preemptions
         works = []
         for request, rows in plan.works:
@@ -210,19 +199,24 @@ class Scheduler:
         """The tokens of ``plan`` are in pages."""
         for request, rows in plan.works:
             self._cache.commit(request.kv, request.ids, rows)
-            computed = request.num_computed_tokens = request.num_computed_tokens + rows
-            if self._waiting.num_followers:
-                self._waiting.release(request, computed)
+            request.num_computed_tokens += rows
 
-    def _plan_admission(
-        self, budget: int, behind: list[Request]
-    ) -> tuple[list[Admission], list[Follower]]:
-        """Who of the waiting gets a seat, and who waits for another's pages."""
+    def retract(self) -> None:
+        """A step failed on its way: who runs goes back to the queue.
+
+        So nobody relies on copies that may not have been made, or waits for a token that nobody
+        will choose; what was written before is still findable.
+        """
+        for request in list(self._running):
+            self._leave(request)
+            self._queue(request)
+
+    def _plan_admission(self, budget: int, behind: list[Request]) -> list[Admission]:
+        """Who of the waiting gets a seat; ``behind`` are running and not yet decoding."""
         admitted: list[Admission] = []
-        followers: list[Follower] = []
         seats = self._seats - len(self._running)
         if budget == 0 or seats <= 0 or not self._waiting:
-            return admitted, followers
+            return admitted
         size = self._cache.page_size
         available = self._cache.num_available - sum(
             self._growth(request, request.kv.num_pages)
@@ -233,9 +227,7 @@ class Scheduler:
         for examined, request in enumerate(self._waiting):
             if budget == 0 or seats == 0 or examined == EXAMINED:
                 break
-            follower = self._follower(request, leaders)
-            if follower is not None:
-                followers.append(follower)
+            if self._follows(request, leaders):
                 continue
             hit = self._cache.lookup(request.ids, request.cache_salt)
             alone = not (self._running or admitted)
@@ -246,19 +238,21 @@ class Scheduler:
             leaders.append((request, hit.tokens))
             budget, seats = budget - rows, seats - 1
             available -= hit.pages + self._growth(request, -(-request.num_tokens // size))
-        return admitted, followers
+        return admitted
 
-    def _follower(self, request: Request, leaders: list[tuple[Request, int]]) -> Follower | None:
-        """Whether one of ``leaders``, (request, tokens computed), will write a page it needs."""
-        if not self._cache.enabled:
-            return None
+    def _follows(self, request: Request, leaders: list[tuple[Request, int]]) -> bool:
+        """Whether ``request`` should wait for a page that another one is about to fill.
+
+        ``leaders`` are (request, tokens computed). Once all pages that both share are full there
+        is nothing left to wait for; when a leader goes, the next in turn takes over from what it
+        left.
+        """
         size = self._cache.page_size
-        for leader, computed in leaders:
-            if leader.cache_salt == request.cache_salt:
-                shared = leader.shared_prefix(request) // size * size
-                if shared > computed:
-                    return Follower(request, leader, shared)
-        return None
+        return self._cache.enabled and any(
+            leader.cache_salt == request.cache_salt
+            and leader.shared_prefix(request) // size * size > computed
+            for leader, computed in leaders
+        )
 
     def _growth(self, request: Request, pages: int) -> int:
         """Pages beyond ``pages`` that it will ask for: for known tokens, and one to grow into."""
@@ -323,7 +317,6 @@ class Scheduler:
         request.kv = None
         request.num_computed_tokens = 0
         self._copies.pop(request, None)
-        self._waiting.release(request)
 
     def _queue(self, request: Request) -> None:
         self._waiting.add(request, self._cache.lookup(request.ids, request.cache_salt).tokens)
