@@ -259,6 +259,29 @@ def test_a_table_grows() -> None:
     assert started.seq.num_pages == 70
 
 
+@pytest.mark.parametrize("call", ["lookup", "open", "commit", "close"])
+def test_tokens_that_are_none_change_nothing(call: str) -> None:
+    checked = CheckedCache(10)
+    started = checked.open(tuple(range(7)), None)
+    assert checked.reserve(started, 7)
+    checked.commit(started, 3)
+    bad = [0, 1, 2**70, 3, 4, 5, 6]
+    with pytest.raises(OverflowError):
+        match call:
+            case "lookup":
+                checked.cache.lookup(bad)
+            case "open":
+                checked.cache.open(bad)
+            case "commit":
+                checked.cache.commit(started.seq, bad, 3)
+            case "close":
+                checked.cache.close(started.seq, bad)
+    checked.check()
+    checked.commit(started, 3)
+    checked.close(started)
+    checked.check()
+
+
 def test_a_look_up_changes_nothing() -> None:
     checked = CheckedCache(4)
     for first in (1, 2, 3):

@@ -117,8 +117,7 @@ class KVCache:
         """
         if not self.enabled:
             return self._started(SeqKV(self.page_size, None, []), ids), []
-        tokens = token_bytes(ids)
-        match = self._match(tokens, salt)
+        match = self._match(token_bytes(ids), salt)
         pages = [node.page for node in match.nodes]
         self._take(pages)
         seq = SeqKV(self.page_size, match.node, pages)
@@ -175,13 +174,15 @@ class KVCache:
         written = seq.written + n
         if n < 0 or written > min(seq.reserved, len(ids)):
             raise PageError(f"{written} tokens written of {len(ids)}, with room for {seq.reserved}")
-        self._release_source(seq)
         first, end = seq.written // self.page_size, written // self.page_size
-        seq.written = written
+        filled = b""
         if first < end and self.enabled:
-            tokens = token_bytes(ids[first * self.page_size : end * self.page_size])
+            filled = token_bytes(ids[first * self.page_size : end * self.page_size])
+        self._release_source(seq)
+        seq.written = written
+        if filled:
             for at in range(first, end):
-                self._publish(seq, at, self._page_tokens(tokens, at - first))
+                self._publish(seq, at, self._page_tokens(filled, at - first))
             self._announce(seq, ids)
 
     def close(self, seq: SeqKV, ids: Tokens) -> None:
@@ -190,11 +191,11 @@ class KVCache:
         Its pages are free, or evictable unless others use them too.
         """
         self._must_be_open(seq)
+        if self.enabled and seq.source is None:
+            self._keep_tail(seq, ids)
         seq.closed = True
         self._sequences.remove(seq)
         self._announce(seq, ())
-        if self.enabled and seq.source is None:
-            self._keep_tail(seq, ids)
         self._release_source(seq)
         self._drop(reversed(seq.pages))  # last page first: see PrefixIndex.idle
         seq.num_pages = seq.written = 0
@@ -262,14 +263,16 @@ class KVCache:
 
     def _announce(self, seq: SeqKV, ids: Tokens) -> None:
         """Say which full page ``seq`` is computing, as far as ``ids`` tell."""
+        start = seq.written // self.page_size * self.page_size
+        known = seq.node is not None and start + self.page_size <= len(ids)
+        tokens = token_bytes(ids[start : start + self.page_size]) if known else b""
         if seq.next_page is not None:
             self._computing[seq.next_page] -= 1
             if not self._computing[seq.next_page]:
                 del self._computing[seq.next_page]
             seq.next_page = None
-        start = seq.written // self.page_size * self.page_size
-        if seq.node is not None and start + self.page_size <= len(ids):
-            seq.next_page = seq.node, token_bytes(ids[start : start + self.page_size])
+        if seq.node is not None and tokens:
+            seq.next_page = seq.node, tokens
             self._computing[seq.next_page] += 1
 
     def _publish(self, seq: SeqKV, at: int, tokens: bytes) -> None:
