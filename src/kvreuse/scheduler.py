@@ -16,6 +16,10 @@ EXAMINED = 64
 """Waiting requests that one plan looks at, so that its cost does not grow with the queue."""
 
 
+ENOUGH_ROWS = 128
+"""Rows with which a step is busy computing rather than reading weights."""
+
+
 class Hit(Protocol):
     """What the cache holds of a prompt."""
 
@@ -90,6 +94,27 @@ class StepPlan:
     copies: tuple[Copy, ...] = ()
 
 
+class Budget:
+    """Rows of prompts that a step may still have.
+
+    A prompt's first token comes at the end of its step, and beyond ``ENOUGH_ROWS`` a row costs the
+    same in a small step as in a large one. So once a prompt is complete, and that many rows are in
+    the step, the next prompts wait for the next step: the first ones get their tokens sooner, the
+    last ones no later.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows = self.left = rows
+
+    def spend(self, wanted: int) -> int:
+        """Rows for a prompt that needs ``wanted`` to be complete."""
+        rows = min(self.left, wanted)
+        self.left -= rows
+        if rows == wanted and self._rows - self.left >= ENOUGH_ROWS:
+            self.left = 0
+        return rows
+
+
 class Scheduler:
     """Shares out one token budget a step: decoding first, then chunks of prompts, then admission.
 
@@ -161,13 +186,12 @@ class Scheduler:
                 works.append(Work(request, 1))
             else:
                 behind.append(request)
-        budget = self._budget - len(works)
+        budget = Budget(self._budget - len(works))
         for request in behind:
-            if budget == 0:
+            if budget.left == 0:
                 break
-            rows = min(budget, request.num_tokens - request.num_computed_tokens)
+            rows = budget.spend(request.num_tokens - request.num_computed_tokens)
             works.append(Work(request, rows))
-            budget -= rows
         admitted = self._plan_admission(budget, behind)
         if not (works or admitted):
             return None
@@ -211,11 +235,11 @@ class Scheduler:
             self._leave(request)
             self._queue(request)
 
-    def _plan_admission(self, budget: int, behind: list[Request]) -> list[Admission]:
+    def _plan_admission(self, budget: Budget, behind: list[Request]) -> list[Admission]:
         """Who of the waiting gets a seat; ``behind`` are running and not yet decoding."""
         admitted: list[Admission] = []
         seats = self._seats - len(self._running)
-        if budget == 0 or seats <= 0 or not self._waiting:
+        if budget.left == 0 or seats <= 0 or not self._waiting:
             return admitted
         size = self._cache.page_size
         available = self._cache.num_available - sum(
@@ -225,7 +249,7 @@ class Scheduler:
         )
         leaders = [(request, request.num_computed_tokens) for request in behind]
         for examined, request in enumerate(self._waiting):
-            if budget == 0 or seats == 0 or examined == EXAMINED:
+            if budget.left == 0 or seats == 0 or examined == EXAMINED:
                 break
             if self._follows(request, leaders):
                 continue
@@ -233,10 +257,10 @@ class Scheduler:
             alone = not (self._running or admitted)
             if hit.pages > available and not alone:
                 break  # nobody behind it may take what it waits for
-            rows = min(budget, request.num_tokens - hit.tokens)
+            rows = budget.spend(request.num_tokens - hit.tokens)
             admitted.append(Admission(request, rows, hit.miss))
             leaders.append((request, hit.tokens))
-            budget, seats = budget - rows, seats - 1
+            seats -= 1
             available -= hit.pages + self._growth(request, -(-request.num_tokens // size))
         return admitted
 
