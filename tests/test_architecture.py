@@ -37,6 +37,7 @@ RANKS = {
     "answer": 7,
     "group": 8,
     "engine": 9,
+    "async_engine": 10,
     "llm": 10,
     "__init__": 11,
     "cli": 12,

@@ -133,6 +133,7 @@ class Engine:
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request now; returns what there is of it, None if it has ended already."""
+        self._deltas = [delta for delta in self._deltas if delta.request_id != request_id]
         group = self._groups.get(request_id)
         if group is None:
             return None
