@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +124,14 @@ def test_engine_and_twin_are_equal(case: Case, isa: str) -> None:
     pool = PagePool(layout, len(pages))
     pool.data[:] = unwritten(layout, case)
     rows = sum(case.lengths)
-    sizes: Mapping[str, int] = {"max_num_batched_tokens": rows, "max_num_seqs": rows}
-    config = EngineConfig(model="tiny", isa=isa, threads=2, page_size=case.page_size, **sizes)
+    config = EngineConfig(
+        model="tiny",
+        isa=isa,
+        threads=2,
+        page_size=case.page_size,
+        max_num_batched_tokens=rows,
+        max_num_seqs=rows,
+    )
     computed = load_runner(file, spec, layout, pool, config).run(case.batch(spec))
     np.testing.assert_array_equal(computed, logits)
     np.testing.assert_array_equal(pool.data, pages)

@@ -111,15 +111,16 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         progress: Progress | None = None,
+        cache_salt: str | None = None,
         **template_options: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation, a list of ``{"role": ..., "content": ...}``, or a list of them.
 
-        ``template_options`` go to the chat template. RequestError as for :meth:`generate`, and
-        if the model has no chat template.
+        ``cache_salt`` is that of a prompt, ``template_options`` go to the chat template.
+        RequestError as for :meth:`generate`, and if the model has no chat template.
         """
         parsed = [
-            self.chat_prompt(conversation, **template_options)
+            self.chat_prompt(conversation, cache_salt=cache_salt, **template_options)
             for conversation in parse_conversations(messages)
         ]
         return self._answer(parsed, parse_params(sampling_params, len(parsed)), progress)
@@ -133,12 +134,15 @@ class LLM:
         request_id = self._add(parsed, sampling_params or SamplingParams(), inbox.append)
         return DeltaStream(request_id, inbox, step=self._step, abort=self._abort)
 
-    def chat_prompt(self, messages: Conversation, **template_options: Any) -> ParsedPrompt:
+    def chat_prompt(
+        self, messages: Conversation, *, cache_salt: str | None = None, **template_options: Any
+    ) -> ParsedPrompt:
         """The prompt that the chat template makes of a conversation, for :meth:`stream`."""
         if self.chat_template is None:
             raise RequestError("the model has no chat template: give it a prompt, not a chat")
         text = self.chat_template.render(messages, **template_options)
-        return ParsedPrompt(text, self.tokenizer.encode(text, add_special_tokens=False))
+        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        return ParsedPrompt(text, ids, cache_salt)
 
     def close(self) -> None:
         """Abort what is being served and let go of the model and the pool. Twice is allowed."""

@@ -16,6 +16,7 @@ import pytest
 from kvreuse import LLM, SamplingParams
 from kvreuse.engine import Engine
 from kvreuse.errors import ConfigError, ModelFileError, RequestError
+from kvreuse.kv.why import Reason
 from kvreuse.outputs import Delta, RequestOutput
 
 from .paging import finish, forget, pages_in_use, resident_bytes
@@ -84,6 +85,45 @@ def test_every_form_of_a_prompt_gives_the_same_answer(llm: LLM) -> None:
     for one in every:
         assert ids_of(llm.generate(one, [GREEDY])[0]) == alone
     assert llm.generate([], GREEDY) == []
+
+
+def test_what_is_cached_is_told_and_salts_keep_apart(llm: LLM) -> None:
+    long = MIXED[-1]
+    total = len(llm.tokenizer.encode(long))
+    prompts: list[Any] = [
+        long,
+        long,
+        {"prompt": long, "cache_salt": "a"},
+        {"prompt_token_ids": llm.tokenizer.encode(long), "cache_salt": "a"},
+        {"prompt": long, "cache_salt": "b"},
+    ]
+    outputs = [llm.generate(prompt, GREEDY)[0] for prompt in prompts]
+    assert [output.num_cached_tokens for output in outputs] == [0, total - 1, 0, total - 1, 0]
+    assert len({ids_of(output) for output in outputs}) == 1
+    assert outputs[0].miss is not None
+    assert outputs[0].miss.reason == Reason.COLD
+    chats = [llm.chat(CHAT, GREEDY, cache_salt=salt)[0] for salt in (None, "a", "a")]
+    assert [chat.num_cached_tokens > 0 for chat in chats] == [False, False, True]
+    refused: list[Any] = [{"prompt": long, "cache_salt": salt} for salt in ("", 5)]
+    for prompt in refused:
+        with pytest.raises(RequestError, match="cache_salt must be a text, and not empty"):
+            llm.generate(prompt, GREEDY)
+
+
+def test_many_answers_to_one_prompt(llm: LLM) -> None:
+    params = SamplingParams(n=3, seed=5, max_tokens=8, ignore_eos=True)
+    (output,) = llm.generate(FRANCE, params)
+    assert [answer.index for answer in output.outputs] == [0, 1, 2]
+    for index, answer in enumerate(output.outputs):
+        (alone,) = llm.generate(FRANCE, dataclasses.replace(params, n=1, seed=5 + index))
+        assert answer.token_ids == ids_of(alone)
+        assert answer.text == alone.outputs[0].text
+    deltas = list(llm.stream(FRANCE, params))
+    for answer in output.outputs:
+        mine = [delta for delta in deltas if delta.index == answer.index]
+        assert "".join(delta.text for delta in mine) == answer.text
+        assert [delta.finish_reason for delta in mine] == [None] * 7 + ["length"]
+    assert [delta.finished for delta in deltas] == [False] * (len(deltas) - 1) + [True]
 
 
 def test_the_batch_changes_no_answer(llm: LLM) -> None:

@@ -60,6 +60,19 @@ def test_a_shared_prefix_is_computed_once_and_by_chunks() -> None:
     assert 320 + 32 * 15 < engine.counters.computed_tokens <= 320 + 32 * 16
 
 
+def test_shared_prefixes_take_their_pages_once() -> None:
+    most = {}
+    for caching in (True, False):
+        engine, _, _ = make_engine(pages=64, enable_prefix_caching=caching)
+        for seed in range(8):
+            engine.add_request(prompt_of(96) + prompt_of(32, seed + 1), GREEDY)
+        most[caching] = 0
+        while engine.has_unfinished:
+            engine.step()
+            most[caching] = max(most[caching], pages_in_use(engine))
+    assert most == {True: 3 + 8 * 2, False: 8 * 5}
+
+
 def test_with_caching_off_nobody_waits_for_anybody() -> None:
     engine, runner, _ = make_engine(enable_prefix_caching=False)
     for _ in range(3):
