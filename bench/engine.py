@@ -23,6 +23,7 @@ import numpy as np
 
 from kvreuse.engine import Engine
 from kvreuse.errors import KVReuseError
+from kvreuse.kv.cache import KVCache
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.decoder import StepLimits
@@ -89,7 +90,7 @@ class Bench:
         self.runner = ModelRunner(self.spec, self.weights, kernels, self.pool, limits)
         self.engine = Engine(
             self.runner,
-            self.pool,
+            KVCache(self.pool, b"", enable_prefix_caching=False),
             None,
             vocab_size=self.spec.vocab_size,
             max_model_len=MAX_LEN,

@@ -195,8 +195,14 @@ def test_engine_and_twin_are_equal(case: Case, alone: int, isa: str) -> None:
     pool = PagePool(layout, len(pages))
     pool.data[:] = unwritten(layout, case)
     rows = sum(case.lengths)
-    sizes: Mapping[str, int] = {"max_num_batched_tokens": rows, "max_num_seqs": rows}
-    config = EngineConfig(model="tiny", isa=isa, threads=2, page_size=case.page_size, **sizes)
+    config = EngineConfig(
+        model="tiny",
+        isa=isa,
+        threads=2,
+        page_size=case.page_size,
+        max_num_batched_tokens=rows,
+        max_num_seqs=rows,
+    )
     runner = load_runner(file, spec, layout, pool, config)
     for where, batch in steps(case.batch(spec), alone):
         np.testing.assert_array_equal(runner.run(batch), logits[where])

@@ -9,15 +9,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kvreuse.async_engine import AsyncEngine
     from kvreuse.config import EngineConfig
     from kvreuse.llm import LLM
     from kvreuse.outputs import CompletionOutput, RequestOutput
     from kvreuse.sampling_params import SamplingParams
 
-__all__ = ["LLM", "CompletionOutput", "EngineConfig", "RequestOutput", "SamplingParams"]
+__all__ = [
+    "LLM",
+    "AsyncEngine",
+    "CompletionOutput",
+    "EngineConfig",
+    "RequestOutput",
+    "SamplingParams",
+]
 
 _HOMES = {
     "LLM": "kvreuse.llm",
+    "AsyncEngine": "kvreuse.async_engine",
     "EngineConfig": "kvreuse.config",
     "SamplingParams": "kvreuse.sampling_params",
     "RequestOutput": "kvreuse.outputs",

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from kvreuse.detokenize import TextStream
-from kvreuse.kv.layout import KVLayout
 from kvreuse.model.tokenizer import IncrementalDecoder, Tokenizer
-from kvreuse.outputs import (
-    CompletionOutput,
-    FinishReason,
-    Logprob,
-    RequestMetrics,
-    RequestOutput,
-)
+from kvreuse.outputs import FinishReason, Logprob
 from kvreuse.request import Float32Array, Request
 from kvreuse.sampling import Sampler, top_logprobs
 
@@ -111,35 +104,3 @@ class Answer:
         reported.append(
             {i.token_id: Logprob(i.logprob, i.rank, text_of(i.token_id)) for i in found}
         )
-
-
-def make_output(
-    request: Request,
-    answer: Answer | None,
-    layout: KVLayout,
-    now: float,
-) -> RequestOutput:
-    """The result of a request that ends now; ``answer`` is None if it was never admitted."""
-    completion = CompletionOutput(
-        index=0,
-        text=answer.text if answer is not None else "",
-        token_ids=tuple(request.generated_ids.tolist()),
-        finish_reason=(answer.finish_reason if answer is not None else None) or "abort",
-        stop_reason=answer.stop_reason if answer is not None else None,
-        logprobs=request.logprobs,
-        cumulative_logprob=None if request.logprobs is None else request.cumulative_logprob,
-    )
-    num_pages = layout.pages_for(request.num_computed_tokens)
-    metrics = RequestMetrics(
-        arrival_time=request.arrival_time,
-        first_scheduled_time=request.first_scheduled_time,
-        first_token_time=request.first_token_time,
-        finished_time=now,
-        num_prompt_tokens=request.num_prompt_tokens,
-        num_generated_tokens=request.num_generated_tokens,
-        num_pages=num_pages,
-        num_reserved_pages=len(request.table),
-        kv_bytes=num_pages * layout.page_bytes,
-    )
-    prompt_ids = tuple(request.prompt_ids.tolist())
-    return RequestOutput(request.request_id, request.prompt, prompt_ids, [completion], metrics)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import operator
-
 import numpy as np
 
-from kvreuse.request import BatchInput, Int32Array, Request
+from kvreuse.request import BatchInput, Copy, Int32Array, Pages, Request
 
 
 class BatchBuilder:
@@ -18,9 +16,10 @@ class BatchBuilder:
     """
 
     def __init__(
-        self, *, max_num_batched_tokens: int, max_num_seqs: int, max_model_len: int, max_pages: int
+        self, *, max_num_batched_tokens: int, max_num_seqs: int, max_model_len: int, page_size: int
     ) -> None:
-        """``max_pages`` is the length of the longest table."""
+        """A table is as long as ``max_model_len`` tokens in pages of ``page_size`` need."""
+        max_pages = -(-max_model_len // page_size)
         self._ids = np.empty(max_num_batched_tokens, dtype=np.int32)
         self._positions = np.empty(max_num_batched_tokens, dtype=np.int32)
         self._row_seq = np.empty(max_num_batched_tokens, dtype=np.int32)
@@ -38,9 +37,11 @@ class BatchBuilder:
                 self._sample_rows,
             )
         )
-        self._num_rows = 0
+        self.num_rows = 0
+        """Rows of this batch."""
         self._last: BatchInput | None = None
-        self._last_tables: list[Int32Array] = []
+        self._built: Int32Array = self._tables[:0].reshape(0, 0)
+        self._built_keys: list[tuple[Pages, int]] = []
         self.work: list[tuple[Request, int]] = []
         """The requests of this batch, in order, and how many rows each computes."""
         self.sampling: list[Request] = []
@@ -50,13 +51,13 @@ class BatchBuilder:
         """Start an empty batch."""
         self.work.clear()
         self.sampling.clear()
-        self._num_rows = 0
+        self.num_rows = 0
 
     def add(self, request: Request, rows: int) -> None:
         """Compute the next ``rows`` tokens of ``request``; with its last one, sample."""
         start = request.num_computed_tokens
         end = start + rows
-        seq, first = len(self.work), self._num_rows
+        seq, first = len(self.work), self.num_rows
         last = first + rows
         if rows == 1 and end == request.num_tokens:
             self._one_id[first] = request.last_token
@@ -71,17 +72,18 @@ class BatchBuilder:
             self._one_sample[len(self.sampling)] = last - 1
             self.sampling.append(request)
         self.work.append((request, rows))
-        self._num_rows = last
+        self.num_rows = last
 
-    def build(self) -> BatchInput:
+    def build(self, copies: tuple[Copy, ...] = ()) -> BatchInput:
         """The batch; its arrays are valid until the next :meth:`clear`."""
-        rows, seqs, samples = self._num_rows, len(self.work), len(self.sampling)
+        rows, seqs, samples = self.num_rows, len(self.work), len(self.sampling)
         tables, last = self._build_tables(), self._last
         if (
             last is None
             or last.tables is not tables
             or len(last.ids) != rows
             or len(last.sample_rows) != samples
+            or last.copies != copies
         ):
             self._last = last = BatchInput(
                 ids=self._ids[:rows],
@@ -90,22 +92,26 @@ class BatchBuilder:
                 tables=tables,
                 kv_len=self._kv_len[:seqs],
                 sample_rows=self._sample_rows[:samples],
+                copies=copies,
             )
         return last
 
     def _build_tables(self) -> Int32Array:
         """int32[B, P] with the tables of the batch, P as wide as the longest.
 
-        A request's table is never changed in place, so the same tables mean the same contents.
+        Only those are written that are not, in this version, in their row already.
         """
-        tables = [request.table for request, _ in self.work]
-        same = len(tables) == len(self._last_tables)
-        if same and self._last is not None and all(map(operator.is_, tables, self._last_tables)):
-            return self._last.tables
-        self._last_tables = tables
-        width = max(map(len, tables))
-        built = self._tables[: len(tables) * width].reshape(-1, width)
-        for row, table in zip(built, tables, strict=True):
-            row[: len(table)] = table
-            row[len(table) :] = 0
-        return built
+        keys = [(kv, kv.version) for request, _ in self.work if (kv := request.kv) is not None]
+        if keys == self._built_keys:
+            return self._built
+        width = max(kv.num_pages for kv, _ in keys)
+        if self._built.shape != (len(keys), width):
+            self._built = self._tables[: len(keys) * width].reshape(-1, width)
+            self._built_keys = []
+        for index, key in enumerate(keys):
+            if index >= len(self._built_keys) or key != self._built_keys[index]:
+                kv, row = key[0], self._built[index]
+                row[: kv.num_pages] = kv.table[: kv.num_pages]
+                row[kv.num_pages :] = 0
+        self._built_keys = keys
+        return self._built

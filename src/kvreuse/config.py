@@ -27,6 +27,8 @@ class EngineConfig:
     """Tokens computed in one step: decoding sequences first, chunks of prompts with the rest."""
     max_num_seqs: int = 64
     """Sequences served at once."""
+    enable_prefix_caching: bool = True
+    """Reuse keys and values of prefixes that were computed before."""
     page_size: int = 32
     """Tokens in a page of the KV cache; a multiple of 32."""
     threads: int | None = None

@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
+from kvreuse.bounds import check_pool
 from kvreuse.config import EngineConfig
-from kvreuse.engine import Engine, check_pool
+from kvreuse.engine import Engine
 from kvreuse.errors import RequestError
+from kvreuse.kv.cache import KVCache
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.chat import ChatTemplate
 from kvreuse.model.gguf import GGUFFile, read_spec
+from kvreuse.model.identity import namespace_of
 from kvreuse.model.source import resolve
 from kvreuse.model.tokenizer import Tokenizer
 from kvreuse.model.weights import Repacked
@@ -74,10 +77,15 @@ class LLM:
             check_pool(self.pool, max_model_len)
         self.tokenizer = Tokenizer.from_gguf(file)
         self.chat_template = ChatTemplate.from_gguf(file, self.tokenizer)
+        self.cache = KVCache(
+            self.pool,
+            namespace_of(file, self.spec, layout),
+            enable_prefix_caching=config.enable_prefix_caching,
+        )
         self.runner = load_runner(file, self.spec, layout, self.pool, config, progress)
         self.engine = Engine(
             self.runner,
-            self.pool,
+            self.cache,
             self.tokenizer,
             vocab_size=self.spec.vocab_size,
             max_model_len=max_model_len,
@@ -101,7 +109,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one prompt or a list of them; the results are in the order of the prompts.
 
-        A prompt is text, ``{"prompt": text}``, ``{"prompt_token_ids": ids}`` or a list of ids.
+        A prompt is text, ``{"prompt": text}``, ``{"prompt_token_ids": ids}`` or a list of ids; the
+        dictionaries may have a ``cache_salt``: only prompts of the same one share pages.
         One SamplingParams for all, or a list with one for each. RequestError, before anything is
         computed, if one of them cannot be served.
         """
@@ -114,15 +123,16 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         progress: Progress | None = None,
+        cache_salt: str | None = None,
         **template_options: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation, a list of ``{"role": ..., "content": ...}``, or a list of them.
 
-        ``template_options`` go to the chat template. RequestError as for :meth:`generate`, and
-        if the model has no chat template.
+        ``cache_salt`` is that of a prompt, ``template_options`` go to the chat template.
+        RequestError as for :meth:`generate`, and if the model has no chat template.
         """
         parsed = [
-            self.chat_prompt(conversation, **template_options)
+            self.chat_prompt(conversation, cache_salt=cache_salt, **template_options)
             for conversation in parse_conversations(messages)
         ]
         return self._answer(parsed, parse_params(sampling_params, len(parsed)), progress)
@@ -136,12 +146,15 @@ class LLM:
         request_id = self._add(parsed, sampling_params or SamplingParams(), inbox.append)
         return DeltaStream(request_id, inbox, step=self._step, abort=self._abort)
 
-    def chat_prompt(self, messages: Conversation, **template_options: Any) -> ParsedPrompt:
+    def chat_prompt(
+        self, messages: Conversation, *, cache_salt: str | None = None, **template_options: Any
+    ) -> ParsedPrompt:
         """The prompt that the chat template makes of a conversation, for :meth:`stream`."""
         if self.chat_template is None:
             raise RequestError("the model has no chat template: give it a prompt, not a chat")
         text = self.chat_template.render(messages, **template_options)
-        return ParsedPrompt(text, self.tokenizer.encode(text, add_special_tokens=False))
+        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        return ParsedPrompt(text, ids, cache_salt)
 
     def close(self) -> None:
         """Abort what is being served and let go of the model and the pool. Twice is allowed."""
@@ -150,6 +163,7 @@ class LLM:
         # Runner and engine hold weights and pages: they go first.
         self.__dict__.pop("runner", None)
         self.__dict__.pop("engine", None)
+        self.__dict__.pop("cache", None)
         self.pool.close()
 
     def __enter__(self) -> LLM:
@@ -198,7 +212,9 @@ class LLM:
         ids = prompt.token_ids
         if ids is None:
             ids = self.tokenizer.encode(prompt.text or "")
-        request_id = self.engine.add_request(ids, params, prompt=prompt.text)
+        request_id = self.engine.add_request(
+            ids, params, prompt=prompt.text, cache_salt=prompt.cache_salt
+        )
         self._sinks[request_id] = sink
         return request_id
 

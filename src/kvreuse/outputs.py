@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from kvreuse.kv.why import Miss
+
 FinishReason = Literal["stop", "length", "abort"]
 
 
@@ -41,8 +43,9 @@ class CompletionOutput:
 class RequestMetrics:
     """What a request took. Times are ``time.perf_counter()`` seconds; None: it never came to it.
 
-    ``num_pages`` are the pages that hold its tokens, ``num_reserved_pages`` those it could have
-    filled, ``kv_bytes`` the bytes of the former. The last token chosen needs no page.
+    ``num_pages`` are the pages that hold its tokens, ``num_reserved_pages`` those in its table,
+    ``kv_bytes`` the bytes of the former. The last token chosen needs no page. ``num_preemptions``
+    times it lost its pages to an older request.
     """
 
     arrival_time: float
@@ -54,6 +57,7 @@ class RequestMetrics:
     num_pages: int
     num_reserved_pages: int
     kv_bytes: int
+    num_preemptions: int = 0
 
     @property
     def time_to_first_token(self) -> float | None:
@@ -73,13 +77,19 @@ class RequestMetrics:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """The result of one request; ``prompt`` is None where token ids were given."""
+    """The result of one request; ``prompt`` is None where token ids were given.
+
+    ``num_cached_tokens`` of the prompt were not computed, but found in the cache; ``miss`` says why
+    they were no more, and is None if they could not be.
+    """
 
     request_id: str
     prompt: str | None
     prompt_token_ids: tuple[int, ...]
     outputs: list[CompletionOutput]
     metrics: RequestMetrics
+    num_cached_tokens: int = 0
+    miss: Miss | None = None
     finished: bool = True
 
 
@@ -88,13 +98,16 @@ class Delta:
     """What one step added to one answer: a token and the text that has become final.
 
     ``text`` may be empty (half a character, or the start of a stop text) or hold more than the
-    token's own. ``output`` is the whole result, with the last delta of a request only.
+    token's own. ``index`` says which of the request's answers it belongs to. ``finish_reason``
+    comes with the last delta of an answer, ``output``, the whole result, with the very last one.
     """
 
     request_id: str
     text: str
     token_ids: tuple[int, ...]
     output: RequestOutput | None = None
+    index: int = 0
+    finish_reason: FinishReason | None = None
 
     @property
     def finished(self) -> bool:

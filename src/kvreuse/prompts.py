@@ -11,13 +11,19 @@ from kvreuse.errors import RequestError
 from kvreuse.sampling_params import SamplingParams
 
 
-class TextPrompt(TypedDict):
+class _Salted(TypedDict, total=False):
+    """Only prompts of the same salt share pages; prompts without one share with each other."""
+
+    cache_salt: str
+
+
+class TextPrompt(_Salted):
     """A prompt as text."""
 
     prompt: str
 
 
-class TokensPrompt(TypedDict):
+class TokensPrompt(_Salted):
     """A prompt as token ids."""
 
     prompt_token_ids: Sequence[int]
@@ -34,6 +40,7 @@ class ParsedPrompt:
 
     text: str | None
     token_ids: Sequence[int] | None
+    cache_salt: str | None = None
 
 
 def parse_prompts(prompts: Prompt | Sequence[Prompt]) -> list[ParsedPrompt]:
@@ -47,12 +54,14 @@ def parse_prompts(prompts: Prompt | Sequence[Prompt]) -> list[ParsedPrompt]:
 
 def parse_prompt(prompt: Any, what: str = "the prompt") -> ParsedPrompt:
     """Text, ``{"prompt": text}``, ``{"prompt_token_ids": ids}`` or a list of token ids."""
+    salt = None
     if isinstance(prompt, Mapping):
+        salt = prompt.get("cache_salt")
         if "prompt_token_ids" in prompt:
-            return ParsedPrompt(None, _token_ids(prompt["prompt_token_ids"], what))
+            return ParsedPrompt(None, _token_ids(prompt["prompt_token_ids"], what), salt)
         prompt = prompt.get("prompt")
     if isinstance(prompt, str):
-        return ParsedPrompt(prompt, None)
+        return ParsedPrompt(prompt, None, salt)
     if _is_token_ids(prompt):
         return ParsedPrompt(None, _token_ids(prompt, what))
     raise RequestError(

@@ -8,11 +8,14 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from kvreuse.kv.why import Miss
 from kvreuse.outputs import Logprob
 from kvreuse.sampling_params import SamplingParams
 
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
+Copy = tuple[int, int, int]
+"""(source page, destination page, tokens): rows of a page that another one needs as well."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,8 +39,8 @@ class BatchInput:
     """int32[B]: tokens of each sequence that are in pages after this step."""
     sample_rows: Int32Array
     """int32[S]: the rows whose logits are wanted, ascending."""
-    copies: tuple[tuple[int, int, int], ...] = ()
-    """(source page, destination page, tokens), done before anything else."""
+    copies: tuple[Copy, ...] = ()
+    """Done before anything else."""
 
 
 class Runner(Protocol):
@@ -55,6 +58,34 @@ class Runner(Protocol):
         """float32[S, vocab]: the logits of ``sample_rows``, valid until the next run."""
 
 
+class Pages(Protocol):
+    """What a request sees of its pages; the cache makes and changes them.
+
+    ``written`` tokens are in pages, there is room for ``reserved``; ``table[:num_pages]`` names
+    the pages, int32, in order of position.
+    """
+
+    @property
+    def table(self) -> Int32Array:
+        """int32[capacity]; the first ``num_pages`` entries count."""
+
+    @property
+    def num_pages(self) -> int:
+        """Entries of the table that count."""
+
+    @property
+    def written(self) -> int:
+        """Tokens whose keys and values are in pages."""
+
+    @property
+    def reserved(self) -> int:
+        """Tokens that the pages have room for."""
+
+    @property
+    def version(self) -> int:
+        """Changes whenever an entry of the table that counts does."""
+
+
 class Request:
     """A prompt and its answer so far: one array of tokens, and two cursors into it.
 
@@ -62,30 +93,37 @@ class Request:
 
         |<------- num_computed_tokens ------->|            keys and values are in pages
         |<---------------- num_tokens --------------->|    known: the prompt, then the answer
-        |<-------------- num_kv_tokens, room in pages ------------->|
 
     A step computes tokens from the first cursor towards the second; when it reaches it, the row of
-    the last token gives the next one. There are no phases. The array is made at admission,
-    together with the pages, so that a token allocates nothing.
+    the last token gives the next one. There are no phases: a request that was preempted, or whose
+    prefix was found in the cache, has its first cursor elsewhere, and that is all. ``kv`` are its
+    pages while it runs, None while it waits.
     """
 
     __slots__ = (
         "_tokens",
+        "arrival",
         "arrival_time",
+        "cache_salt",
         "cumulative_logprob",
         "first_scheduled_time",
         "first_token_time",
+        "group_id",
+        "index",
+        "kv",
         "last_token",
         "logprobs",
         "max_tokens",
+        "miss",
+        "num_cached_tokens",
         "num_computed_tokens",
+        "num_preemptions",
         "num_prompt_tokens",
         "num_tokens",
-        "pages",
         "params",
         "prompt",
         "request_id",
-        "table",
+        "turn",
     )
 
     def __init__(
@@ -97,16 +135,28 @@ class Request:
         params: SamplingParams,
         max_tokens: int,
         arrival_time: float,
+        cache_salt: str | None = None,
+        index: int = 0,
+        group_id: str | None = None,
     ) -> None:
-        """``max_tokens`` is what this request may generate, whatever ``params`` allows."""
+        """``max_tokens`` is what this request may generate, whatever ``params`` allows.
+
+        It is answer ``index`` of those that were asked for as ``group_id``.
+        """
         self.request_id = request_id
+        self.index = index
+        self.group_id = request_id if group_id is None else group_id
         self.prompt = prompt
         self.params = params
         self.max_tokens = max_tokens
+        self.cache_salt = cache_salt
         self.num_prompt_tokens = self.num_tokens = len(prompt_ids)
         self.num_computed_tokens = 0
-        self.pages: list[int] = []
-        self.table: Int32Array = np.empty(0, dtype=np.int32)
+        self.num_cached_tokens: int | None = None  # until it is admitted
+        self.miss: Miss | None = None  # why it was no more
+        self.num_preemptions = 0
+        self.kv: Pages | None = None
+        self.arrival = self.turn = 0  # the scheduler's: which to serve, and to preempt, first
         self.logprobs: list[dict[int, Logprob]] | None = None if params.logprobs is None else []
         self.cumulative_logprob = 0.0
         self.arrival_time = arrival_time
@@ -117,7 +167,7 @@ class Request:
 
     @property
     def num_kv_tokens(self) -> int:
-        """Tokens that need room in pages: all but the last that may be generated."""
+        """Tokens that may come to need room in pages: all but the last that is generated."""
         return self.num_prompt_tokens + self.max_tokens - 1
 
     @property
@@ -135,21 +185,31 @@ class Request:
         """int32[num_generated_tokens]."""
         return self._tokens[self.num_prompt_tokens : self.num_tokens]
 
+    @property
+    def ids(self) -> Int32Array:
+        """int32[num_tokens]: all that is known."""
+        return self._tokens[: self.num_tokens]
+
     def tokens(self, start: int, end: int) -> Int32Array:
         """int32[end - start]: the tokens at these positions."""
         return self._tokens[start:end]
 
-    def open(self, pages: list[int], now: float) -> None:
-        """Take ``pages``, and room for every token that may come."""
-        self.pages = pages
-        self.table = np.array(pages, dtype=np.int32)
-        self.first_scheduled_time = now
-        grown = np.empty(self.num_prompt_tokens + self.max_tokens, dtype=np.int32)
-        grown[: self.num_prompt_tokens] = self._tokens
-        self._tokens = grown
+    def shared_prefix(self, other: Request) -> int:
+        """Tokens that both know and that are the same, from the first one on."""
+        length = min(self.num_tokens, other.num_tokens)
+        differ = self._tokens[:length] != other._tokens[:length]
+        first = int(differ.argmax()) if length else 0
+        return first if length and differ[first] else length
 
     def append(self, token: int) -> None:
-        """Put the next token at the end of the answer."""
+        """Put the next token at the end of the answer.
+
+        The first one brings room for all that may follow, so that a token allocates nothing.
+        """
+        if len(self._tokens) == self.num_prompt_tokens:
+            grown = np.empty(self.num_prompt_tokens + self.max_tokens, dtype=np.int32)
+            grown[: self.num_prompt_tokens] = self._tokens
+            self._tokens = grown
         self._tokens[self.num_tokens] = token
         self.last_token = token
         self.num_tokens += 1

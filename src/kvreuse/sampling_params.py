@@ -23,7 +23,7 @@ class SamplingParams:
     """
 
     n: int = 1
-    """Answers per prompt; only 1 is served."""
+    """Answers per prompt, at most 128; they share its pages. Answer i has the seed plus i."""
     temperature: float = 1.0
     """Divides the logits; 0 is greedy: the largest logit, of equal ones the lowest id."""
     top_p: float = 1.0
@@ -66,7 +66,7 @@ class SamplingParams:
         _number("repetition_penalty", self.repetition_penalty, 0, math.inf, "above 0", above=True)
         _number("presence_penalty", self.presence_penalty, -2, 2, "a number from -2 to 2")
         _number("frequency_penalty", self.frequency_penalty, -2, 2, "a number from -2 to 2")
-        _integer("n", self.n, 1, 1, "1: parallel samples are not served")
+        _integer("n", self.n, 1, 128, "an integer from 1 to 128")
         _integer("top_k", self.top_k, -1, math.inf, "0 or -1 (off) or a positive integer")
         _integer("min_tokens", self.min_tokens, 0, math.inf, "an integer of at least 0")
         if self.seed is not None:

@@ -26,6 +26,8 @@ class Settings:
     """Threads; None: one a core, [1, 64]."""
     quick: bool = False
     """Be quick."""
+    careful: bool = True
+    """Be careful."""
 
 
 GROUP = FlagGroup(
@@ -35,6 +37,9 @@ GROUP = FlagGroup(
     skip=frozenset({"hidden"}),
     special={"page_size": Flag(default=64)},
 )
+
+
+FLAGS = {"quick": False, "careful": True}
 
 
 def parse(*arguments: str) -> dict[str, Any]:
@@ -51,12 +56,14 @@ def parse(*arguments: str) -> dict[str, Any]:
 
 
 def test_defaults_are_the_fields_unless_the_flag_has_its_own() -> None:
-    assert parse() == {"name": "model", "page_size": 64, "threads": None, "quick": False}
+    assert parse() == {"name": "model", "page_size": 64, "threads": None, **FLAGS}
 
 
 def test_values_arrive_with_the_fields_names_and_types() -> None:
-    seen = parse("--page-size", "96", "--threads", "3", "--quick")
-    assert seen == {"name": "model", "page_size": 96, "threads": 3, "quick": True}
+    seen = parse("--page-size", "96", "--threads", "3", "--quick", "--no-careful")
+    changed = {"quick": True, "careful": False}
+    assert seen == {"name": "model", "page_size": 96, "threads": 3, **changed}
+    assert parse("--careful")["careful"] is True
 
 
 def test_help_is_the_fields_docstring_in_one_line_without_markup() -> None:
@@ -65,6 +72,7 @@ def test_help_is_the_fields_docstring_in_one_line_without_markup() -> None:
         "page_size": "Tokens in a page; a multiple of 32.",
         "threads": r"Threads; left out: one a core, \[1, 64].",
         "quick": "Be quick.",
+        "careful": "Be careful.",
     }
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvreuse.engine import Engine
+from kvreuse.kv.cache import KVCache
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.tokenizer import Tokenizer
@@ -59,7 +60,8 @@ class PagingRunner:
     def run(self, batch: BatchInput) -> Logits:
         """Write all rows, then read."""
         check_batch(batch, self.max_num_batched_tokens, self.max_num_seqs)
-        assert not batch.copies
+        for source, destination, rows in batch.copies:
+            self._slots[destination, :rows] = self._slots[source, :rows]
         pages = batch.tables[batch.row_seq, batch.positions // self._page_size]
         self._slots[pages, batch.positions % self._page_size] = batch.ids
         self.rows.append(np.bincount(batch.row_seq).tolist())
@@ -102,6 +104,7 @@ def make_engine(
     tokenizer: Tokenizer | None = None,
     vocab_size: int = VOCAB,
     seed: int = 0,
+    enable_prefix_caching: bool = True,
 ) -> tuple[Engine, PagingRunner, PagePool]:
     """An engine over a pool of small pages."""
     pool = PagePool(LAYOUT, pages)
@@ -113,7 +116,7 @@ def make_engine(
     )
     engine = Engine(
         runner,
-        pool,
+        KVCache(pool, b"", enable_prefix_caching=enable_prefix_caching),
         tokenizer,
         vocab_size=vocab_size,
         max_model_len=max_model_len,
@@ -122,13 +125,32 @@ def make_engine(
     return engine, runner, pool
 
 
+def pages_in_use(engine: Engine) -> int:
+    """Pages of running sequences; those that only the index owns can be evicted."""
+    return engine.cache.pool.num_used - engine.cache.num_evictable
+
+
+def forget(cache: KVCache) -> None:
+    """Evict all that can be: the next prompt finds nothing."""
+    kv, _ = cache.open([0])
+    assert cache.reserve(kv, cache.num_available * cache.page_size)
+    cache.close(kv, [0])
+
+
+def check(engine: Engine) -> None:
+    """Every page is accounted for; those that are free hold nothing that anybody stored."""
+    engine.check()
+    pool = engine.cache.pool
+    pool.data[[page for page in range(pool.num_pages) if pool.count(page) == 0]] = POISON
+
+
 def finish(engine: Engine) -> dict[str, RequestOutput]:
     """Step until nothing is left, checking the pages after every step."""
     finished: dict[str, RequestOutput] = {}
     for delta in steps(engine):
         if delta.output is not None:
             finished[delta.request_id] = delta.output
-        engine.check()
+        check(engine)
     return finished
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from kvreuse.batch import BatchBuilder
+from kvreuse.kv.sequence import SeqKV
 from kvreuse.request import BatchInput, Request
 from kvreuse.sampling_params import SamplingParams
 
-BUILDER = {"max_num_batched_tokens": 16, "max_num_seqs": 4, "max_model_len": 256, "max_pages": 8}
+BUILDER = {"max_num_batched_tokens": 16, "max_num_seqs": 4, "max_model_len": 256, "page_size": 32}
 
 
 def open_request(prompt: list[int], pages: list[int], computed: int = 0) -> Request:
@@ -21,7 +22,7 @@ def open_request(prompt: list[int], pages: list[int], computed: int = 0) -> Requ
         max_tokens=16,
         arrival_time=0.0,
     )
-    request.open(pages, 0.0)
+    request.kv = SeqKV(32, None, pages)
     request.num_computed_tokens = computed
     return request
 
@@ -79,7 +80,7 @@ def test_a_step_like_the_one_before_reuses_its_arrays() -> None:
     assert first.ids.tolist() == [43, 42]
     assert first.positions.tolist() == [3, 2]
     assert first.kv_len.tolist() == [4, 3]
-    requests[1].table = np.array([3, 7], dtype=np.int32)
+    requests[1].kv = SeqKV(32, None, [3, 7])
     assert step().tables.tolist() == [[9, 0], [3, 7]]
     requests.reverse()
     assert step().tables.tolist() == [[3, 7], [9, 0]]

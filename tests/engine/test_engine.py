@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvreuse.engine import check_pool
+from kvreuse.bounds import check_pool
 from kvreuse.errors import ConfigError, RequestError
 from kvreuse.kv.pool import PagePool
 from kvreuse.outputs import RequestOutput
 from kvreuse.sampling_params import SamplingParams
 
-from .paging import LAYOUT, VOCAB, finish, greedy, make_engine, steps
+from .paging import LAYOUT, VOCAB, check, finish, greedy, make_engine, pages_in_use, steps
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 
@@ -28,10 +28,10 @@ def prompt_of(length: int, seed: int = 0) -> list[int]:
 
 def alone(prompt: list[int], params: SamplingParams, request_id: str = "0") -> RequestOutput:
     """The answer of an engine that serves nothing else."""
-    engine, _, pool = make_engine()
+    engine, _, _ = make_engine()
     engine.add_request(prompt, params, request_id=request_id)
     output = finish(engine)[request_id]
-    assert pool.num_used == 0
+    assert pages_in_use(engine) == 0
     return output
 
 
@@ -50,6 +50,7 @@ class Load:
     """One request of a mixed load; ``abort_after`` counts steps."""
 
     prompt: list[int]
+    salt: str | None
     params: SamplingParams
     arrives: int
     abort_after: int | None
@@ -57,7 +58,13 @@ class Load:
 
 loads = st.builds(
     Load,
-    prompt=st.builds(prompt_of, st.integers(1, 100), st.integers(0, 5)),
+    prompt=st.builds(  # often with a prefix in common
+        lambda shared, own, seed: [*prompt_of(shared), *prompt_of(own, seed)],
+        st.integers(0, 60),
+        st.integers(1, 40),
+        st.integers(0, 3),
+    ),
+    salt=st.sampled_from([None, None, None, "a"]),
     params=st.builds(
         SamplingParams,
         temperature=st.sampled_from([0.0, 1.0]),
@@ -65,6 +72,7 @@ loads = st.builds(
         repetition_penalty=st.sampled_from([1.0, 1.3]),
         seed=st.none() | st.integers(0, 3),
         max_tokens=st.integers(1, 40),
+        n=st.sampled_from([1, 1, 1, 3]),
         stop_token_ids=st.lists(st.integers(0, VOCAB - 1), max_size=4),
     ),
     arrives=st.integers(0, 12),
@@ -78,12 +86,17 @@ loads = st.builds(
     pages=st.integers(5, 20),
     budget=st.sampled_from([1, 2, 7, 16, 33, 256]),
     seats=st.integers(1, 8),
+    caching=st.sampled_from([True, True, True, False]),
 )
 def test_an_answer_does_not_depend_on_the_company(
-    every: list[Load], pages: int, budget: int, seats: int
+    every: list[Load], pages: int, budget: int, seats: int, caching: bool
 ) -> None:
-    engine, _, pool = make_engine(
-        pages=pages, max_num_batched_tokens=budget, max_num_seqs=seats, max_model_len=141
+    engine, _, _ = make_engine(
+        pages=pages,
+        max_num_batched_tokens=budget,
+        max_num_seqs=seats,
+        max_model_len=141,
+        enable_prefix_caching=caching,
     )
     outputs: dict[str, RequestOutput] = {}
     for step in range(5000):
@@ -91,13 +104,15 @@ def test_an_answer_does_not_depend_on_the_company(
             break
         for index, load in enumerate(every):
             if load.arrives == step:
-                engine.add_request(load.prompt, load.params, request_id=str(index))
+                engine.add_request(
+                    load.prompt, load.params, request_id=str(index), cache_salt=load.salt
+                )
             if load.abort_after is not None and load.arrives + load.abort_after == step:
                 aborted = engine.abort(str(index))
                 outputs.update({str(index): aborted} if aborted is not None else {})
         outputs.update({d.request_id: d.output for d in engine.step() if d.output is not None})
-        engine.check()
-    assert pool.num_used == 0
+        check(engine)
+    assert pages_in_use(engine) == 0
     assert len(outputs) == len(every)
     for index, load in enumerate(every):
         check_output(outputs[str(index)], alone(load.prompt, load.params, str(index)))
@@ -105,11 +120,11 @@ def test_an_answer_does_not_depend_on_the_company(
 
 def check_output(output: RequestOutput, expected: RequestOutput) -> None:
     """Equal, or aborted on the way to it."""
-    (completion,), (whole,) = output.outputs, expected.outputs
-    if completion.finish_reason != "abort":
-        assert completion == whole
-    else:
-        assert completion.token_ids == whole.token_ids[: len(completion.token_ids)]
+    for completion, whole in zip(output.outputs, expected.outputs, strict=True):
+        if completion.finish_reason != "abort":
+            assert completion == whole
+        else:
+            assert completion.token_ids == whole.token_ids[: len(completion.token_ids)]
 
 
 def test_decoding_goes_first_and_chunks_take_the_rest() -> None:
@@ -137,14 +152,15 @@ def test_the_budget_is_never_exceeded_by_decoding() -> None:
         assert list(outputs[str(seed)].outputs[0].token_ids) == greedy(prompt_of(5, seed), 8)
 
 
-def test_admission_is_in_order_of_arrival() -> None:
+def test_nobody_takes_the_pages_that_who_came_before_waits_for() -> None:
     engine, _, pool = make_engine(pages=4)
-    engine.add_request(prompt_of(60), GREEDY)  # 67 tokens in pages: 3 pages
-    engine.add_request(prompt_of(60), GREEDY)  # does not fit beside it
-    engine.add_request(prompt_of(5), GREEDY)  # would, but came later
+    engine.add_request(prompt_of(60), GREEDY)  # 2 pages, and one to grow into
+    engine.add_request(prompt_of(60, seed=1), GREEDY)  # does not fit beside it
+    engine.add_request(prompt_of(5, seed=2), GREEDY)  # would, but came later
     engine.step()
-    assert (engine.num_running, engine.num_waiting, pool.num_used) == (1, 2, 3)
+    assert (engine.num_running, engine.num_waiting, pages_in_use(engine)) == (1, 2, 2)
     finish(engine)
+    assert engine.counters.preemptions == 0
     assert pool.peak_used == 4
 
 
@@ -267,9 +283,9 @@ def test_metrics_tell_what_a_request_took() -> None:
 
 
 def test_abort_frees_pages_at_once_wherever_the_request_is() -> None:
-    engine, _, pool = make_engine(pages=8, max_num_batched_tokens=8, max_num_seqs=2)
-    for _ in range(3):
-        engine.add_request(prompt_of(20), GREEDY)
+    engine, _, _ = make_engine(pages=8, max_num_batched_tokens=8, max_num_seqs=2)
+    for seed in range(3):
+        engine.add_request(prompt_of(20, seed), GREEDY)
     engine.step()
     waiting, prefilling = engine.abort("2"), engine.abort("1")
     assert waiting is not None
@@ -277,13 +293,13 @@ def test_abort_frees_pages_at_once_wherever_the_request_is() -> None:
     assert waiting.metrics.num_reserved_pages == 0
     assert prefilling is not None
     assert prefilling.outputs[0].token_ids == ()
-    assert pool.num_used == 1
+    assert pages_in_use(engine) == 1
     for _ in range(4):
         engine.step()
     decoding = engine.abort("0")
     assert decoding is not None
     assert list(decoding.outputs[0].token_ids) == greedy(prompt_of(20), 3)
-    assert pool.num_used == 0
+    assert pages_in_use(engine) == 0
     assert not engine.has_unfinished
     assert engine.abort("0") is None
     assert engine.step() == []

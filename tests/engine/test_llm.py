@@ -16,9 +16,10 @@ import pytest
 from kvreuse import LLM, SamplingParams
 from kvreuse.engine import Engine
 from kvreuse.errors import ConfigError, ModelFileError, RequestError
+from kvreuse.kv.why import Reason
 from kvreuse.outputs import Delta, RequestOutput
 
-from .paging import finish, resident_bytes
+from .paging import finish, forget, pages_in_use, resident_bytes
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
 FRANCE = "The capital of France is"
@@ -49,13 +50,18 @@ def llm(model_path: Path) -> Iterator[LLM]:
 
 @pytest.fixture(autouse=True)
 def _no_page_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After each test every page is free and nothing is being served."""
+    """After each test every page is free, or evictable, and nothing is being served.
+
+    Each starts with an empty cache.
+    """
     yield
     if "llm" in request.fixturenames:
         loaded: LLM = request.getfixturevalue("llm")
         loaded.engine.check()
-        assert loaded.pool.num_used == 0
+        assert pages_in_use(loaded.engine) == 0
         assert not loaded.engine.has_unfinished
+        forget(loaded.cache)
+        assert loaded.pool.num_used == 0
 
 
 def ids_of(output: RequestOutput) -> tuple[int, ...]:
@@ -88,6 +94,45 @@ def test_every_form_of_a_prompt_gives_the_same_answer(llm: LLM) -> None:
     assert llm.generate([], GREEDY) == []
 
 
+def test_what_is_cached_is_told_and_salts_keep_apart(llm: LLM) -> None:
+    long = MIXED[-1]
+    total = len(llm.tokenizer.encode(long))
+    prompts: list[Any] = [
+        long,
+        long,
+        {"prompt": long, "cache_salt": "a"},
+        {"prompt_token_ids": llm.tokenizer.encode(long), "cache_salt": "a"},
+        {"prompt": long, "cache_salt": "b"},
+    ]
+    outputs = [llm.generate(prompt, GREEDY)[0] for prompt in prompts]
+    assert [output.num_cached_tokens for output in outputs] == [0, total - 1, 0, total - 1, 0]
+    assert len({ids_of(output) for output in outputs}) == 1
+    assert outputs[0].miss is not None
+    assert outputs[0].miss.reason == Reason.COLD
+    chats = [llm.chat(CHAT, GREEDY, cache_salt=salt)[0] for salt in (None, "a", "a")]
+    assert [chat.num_cached_tokens > 0 for chat in chats] == [False, False, True]
+    refused: list[Any] = [{"prompt": long, "cache_salt": salt} for salt in ("", 5)]
+    for prompt in refused:
+        with pytest.raises(RequestError, match="cache_salt must be a text, and not empty"):
+            llm.generate(prompt, GREEDY)
+
+
+def test_many_answers_to_one_prompt(llm: LLM) -> None:
+    params = SamplingParams(n=3, seed=5, max_tokens=8, ignore_eos=True)
+    (output,) = llm.generate(FRANCE, params)
+    assert [answer.index for answer in output.outputs] == [0, 1, 2]
+    for index, answer in enumerate(output.outputs):
+        (alone,) = llm.generate(FRANCE, dataclasses.replace(params, n=1, seed=5 + index))
+        assert answer.token_ids == ids_of(alone)
+        assert answer.text == alone.outputs[0].text
+    deltas = list(llm.stream(FRANCE, params))
+    for answer in output.outputs:
+        mine = [delta for delta in deltas if delta.index == answer.index]
+        assert "".join(delta.text for delta in mine) == answer.text
+        assert [delta.finish_reason for delta in mine] == [None] * 7 + ["length"]
+    assert [delta.finished for delta in deltas] == [False] * (len(deltas) - 1) + [True]
+
+
 def test_the_batch_changes_no_answer(llm: LLM) -> None:
     together = llm.generate(MIXED, MIXED_PARAMS)
     assert [output.prompt for output in together] == MIXED
@@ -103,7 +148,7 @@ def test_budget_and_seats_change_no_answer(llm: LLM, budget: int, seats: int) ->
     expected = [ids_of(output) for output in llm.generate(MIXED, MIXED_PARAMS)]
     engine = Engine(
         llm.runner,
-        llm.pool,
+        llm.cache,
         llm.tokenizer,
         vocab_size=llm.spec.vocab_size,
         max_model_len=1024,
@@ -118,7 +163,8 @@ def test_budget_and_seats_change_no_answer(llm: LLM, budget: int, seats: int) ->
 
 def test_unwritten_rows_of_a_page_never_count(llm: LLM) -> None:
     expected = [ids_of(output) for output in llm.generate(MIXED, MIXED_PARAMS)]
-    llm.pool.data[:32].view(np.uint16)[:] = 0x7FC0  # NaN
+    forget(llm.cache)
+    llm.pool.data.view(np.uint16)[:] = 0x7FC0  # NaN
     assert [ids_of(output) for output in llm.generate(MIXED, MIXED_PARAMS)] == expected
 
 
@@ -164,14 +210,14 @@ def test_closing_or_dropping_a_stream_aborts_it(llm: LLM) -> None:
     closed, dropped = llm.stream(FRANCE, GREEDY), llm.stream(FRANCE, GREEDY)
     next(closed)
     next(dropped)
-    assert llm.pool.num_used == 2
+    assert pages_in_use(llm.engine) == 2
     closed.close()
     closed.close()
     assert list(closed) == []
-    assert llm.pool.num_used == 1
+    assert pages_in_use(llm.engine) == 1
     del dropped
     gc.collect()
-    assert llm.pool.num_used == 0
+    assert pages_in_use(llm.engine) == 0
 
 
 def test_a_stream_is_refused_at_once(llm: LLM) -> None:
@@ -217,7 +263,7 @@ def test_a_step_that_fails_gives_back_its_pages(llm: LLM, monkeypatch: pytest.Mo
 
 def test_two_thousand_tokens_leave_no_trace(llm: LLM) -> None:
     params = SamplingParams(temperature=0, max_tokens=2050, ignore_eos=True)
-    llm.pool.data[: llm.pool.layout.pages_for(2100)] = 0  # pages may be touched; nothing else
+    llm.pool.data[:] = 0  # pages may be touched; nothing else
     stream = llm.stream(FRANCE, params)
     for _ in range(40):
         next(stream)

@@ -41,7 +41,7 @@ def test_the_defaults_are_those_of_vllm() -> None:
         ("frequency_penalty", -2.1, "frequency_penalty must be .* got -2.1"),
         ("seed", -1, "seed must be an integer from 0 to .* got -1"),
         ("seed", 2**64, "seed must be .* got 18446744073709551616"),
-        ("n", 2, "n must be 1: parallel samples are not served, got 2"),
+        ("n", 0, "n must be an integer from 1 to 128, got 0"),
         ("max_tokens", 0, "max_tokens must be an integer of at least 1, got 0"),
         ("max_tokens", "5", "max_tokens must be .* got '5'"),
         ("min_tokens", -1, "min_tokens must be an integer of at least 0, got -1"),

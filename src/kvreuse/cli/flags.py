@@ -51,8 +51,11 @@ class FlagGroup:
         self, field: dataclasses.Field[Any], field_type: Any, doc: str
     ) -> inspect.Parameter:
         flag = self.special.get(field.name, Flag())
+        name = "--" + field.name.replace("_", "-")
+        if field.default is True:  # the flag that is of use is the one that turns it off
+            name = f"{name}/--no-{name[2:]}"
         option = typer.Option(
-            "--" + field.name.replace("_", "-"),
+            name,
             help=flag.help or doc,
             metavar="" if field_type is bool else flag.metavar,
             rich_help_panel=self.heading,

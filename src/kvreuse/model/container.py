@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 import mmap
@@ -136,6 +137,12 @@ class GGUFFile:
     def tensor_types(self) -> dict[GGMLType, int]:
         """How many tensors there are of each type, the most frequent first."""
         return dict(Counter(tensor.type for tensor in self.tensors.values()).most_common())
+
+    def sha256(self) -> bytes:
+        """SHA-256 of the whole file, as it is mapped."""
+        if self._bytes is None:
+            raise ValueError(f"{self.path} is closed")
+        return hashlib.sha256(self._bytes.data).digest()
 
     def close(self) -> None:
         """Unmap the file; where views of ``data`` are still alive, with the last of them."""

@@ -25,6 +25,7 @@ from ._native import (
 )
 
 __all__ = [
+    "ARITHMETIC",
     "Arena",
     "Attention",
     "Batch",
@@ -43,6 +44,9 @@ __all__ = [
     "cpu_report",
     "open_kernels",
 ]
+
+ARITHMETIC = 1
+"""Version of the kernels' arithmetic, the same on every path: a change of any bit is a new one."""
 
 ISA_VARIABLE = "KVREUSE_ISA"
 """The environment variable that forces a path."""

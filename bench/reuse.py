@@ -1,0 +1,204 @@
+"""What reuse saves, and what it costs.
+
+    python bench/reuse.py [MODEL] [--threads N] [--repeats 3] [--json]
+
+Every prompt is random tokens of its own run, so that nothing is reused but what a case is about.
+Everything is greedy and runs through the engine; each figure is the median of the repeats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from kvreuse.errors import KVReuseError
+from kvreuse.kv.cache import KVCache
+from kvreuse.kv.layout import KVLayout
+from kvreuse.kv.pool import PagePool
+from kvreuse.llm import LLM
+from kvreuse.metrics import Counters
+from kvreuse.request import Request
+from kvreuse.sampling_params import SamplingParams
+from kvreuse.scheduler import Scheduler
+
+Figures = dict[str, float]
+PARAMS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=64)
+
+
+class Bench:
+    """One model with prefix caching, one without."""
+
+    def __init__(self, model: str, threads: int | None) -> None:
+        self.on, self.off = (
+            LLM(
+                model,
+                kv_cache_memory="1536MiB",
+                threads=threads,
+                max_model_len=4096,
+                enable_prefix_caching=caching,
+            )
+            for caching in (True, False)
+        )
+        self._random = np.random.default_rng(0)
+
+    def tokens(self, count: int) -> list[int]:
+        """Tokens that no other prompt has."""
+        drawn: list[int] = self._random.integers(1, self.on.spec.vocab_size, count).tolist()
+        return drawn
+
+    def serve(self, llm: LLM, prompts: Sequence[list[int]], max_tokens: int) -> Figures:
+        """All at once: seconds, output tokens a second, tokens computed, the first token's time."""
+        counters = llm.engine.counters
+        before, start = counters.computed_tokens, time.perf_counter()
+        outputs = llm.generate(prompts, dataclasses.replace(PARAMS, max_tokens=max_tokens))
+        seconds = time.perf_counter() - start
+        first = [output.metrics.time_to_first_token or 0.0 for output in outputs]
+        decoded = len(prompts) * (max_tokens - 1)
+        return {
+            "tok/s": len(prompts) * max_tokens / seconds,
+            "prefilled": counters.computed_tokens - before - decoded,
+            "first token, mean ms": statistics.mean(first) * 1e3,
+            "seconds": seconds,
+        }
+
+    def shared(self) -> Figures:
+        """32 requests at once: 1,024 shared tokens and 32 of their own, 64 out."""
+        head = self.tokens(1024)
+        return self.serve(self.on, [head + self.tokens(32) for _ in range(32)], 64)
+
+    def distinct(self) -> Figures:
+        """32 requests at once, 256 tokens, nothing shared, 64 out."""
+        return self.serve(self.on, [self.tokens(256) for _ in range(32)], 64)
+
+    def three_quarters(self) -> Figures:
+        """8 requests at once, 512 tokens, 75% shared by all, 16 out: with caching and without."""
+        head = self.tokens(384)
+        self.serve(self.on, [head], 1)
+        prompts = [head + self.tokens(128) for _ in range(8)]
+        on, off = (self.serve(llm, prompts, 16) for llm in (self.on, self.off))
+        times = off["first token, mean ms"] / on["first token, mean ms"]
+        return {"first token, times sooner": times, "of the tokens": on["prefilled"] / (8 * 512)}
+
+    def again(self) -> Figures:
+        """1,900 tokens, and again, and with 20 others after row 1,880: first tokens."""
+        prompt = self.tokens(1900)
+        cold = self.serve(self.on, [prompt], 24)
+        start = time.perf_counter()
+        warm = self.serve(self.on, [prompt], 25)
+        decode = (time.perf_counter() - start - warm["first token, mean ms"] / 1e3) / 24
+        parted = self.serve(self.on, [prompt[:1880] + self.tokens(20)], 1)
+        tail = self._prefill_after(prompt, 20)
+        return {
+            "cold ms": cold["first token, mean ms"],
+            "warm ms": warm["first token, mean ms"],
+            "decode step ms": decode * 1e3,
+            "decode steps": warm["first token, mean ms"] / decode / 1e3,
+            "20 others ms": parted["first token, mean ms"],
+            "20 after 1,900 ms": tail * 1e3,
+        }
+
+    def _prefill_after(self, prompt: list[int], count: int) -> float:
+        """Seconds of a step that computes ``count`` tokens of a running sequence."""
+        engine = self.on.engine
+        engine.add_request(prompt, dataclasses.replace(PARAMS, max_tokens=64))
+        engine.step()
+        (request,) = engine.scheduler.running
+        for token in self.tokens(count - 1):
+            request.append(token)
+        start = time.perf_counter()
+        engine.step()
+        seconds = time.perf_counter() - start
+        engine.abort(request.request_id)
+        return seconds
+
+
+def planning() -> Figures:
+    """Milliseconds of Python that plan a step: the mean of 100."""
+    return {
+        f"{running} running, {waiting} waiting": _plan(running, waiting)
+        for running, waiting in ((1, 0), (16, 0), (64, 250), (256, 1000), (256, 4000))
+    }
+
+
+def _plan(running: int, waiting: int) -> float:
+    cache = KVCache(PagePool(KVLayout(1, 1, 32), 64 * running), b"")
+    scheduler = Scheduler(
+        cache, max_num_batched_tokens=1024, max_num_seqs=running, counters=Counters()
+    )
+    random = np.random.default_rng(0)
+    for index in range(running + waiting):
+        ids = random.integers(0, 1000, 64).astype(np.int32)
+        request = Request(
+            str(index), None, prompt_ids=ids, params=PARAMS, max_tokens=1000, arrival_time=0.0
+        )
+        scheduler.add(request)
+    seconds: list[float] = []
+    while len(seconds) < 100:
+        start = time.perf_counter()
+        plan = scheduler.plan()
+        taken = time.perf_counter() - start
+        assert plan is not None
+        plan = scheduler.begin(plan)
+        scheduler.finish(plan)
+        for request, _ in plan.works:
+            if request.num_computed_tokens == request.num_tokens:
+                request.append(1)
+        if len(scheduler.running) == running:
+            seconds.append(taken)
+    return statistics.mean(seconds) * 1e3
+
+
+def measure(bench: Bench, repeats: int) -> dict[str, Figures]:
+    """Medians of every figure of every case."""
+    cases: list[Callable[[], Figures]] = [
+        bench.shared,
+        bench.distinct,
+        bench.three_quarters,
+        bench.again,
+        planning,
+    ]
+    runs: dict[str, list[Figures]] = {}
+    for _ in range(repeats):
+        for case in cases:
+            runs.setdefault(case.__doc__ or "", []).append(case())
+    return {
+        name: {key: statistics.median(run[key] for run in every) for key in every[0]}
+        for name, every in runs.items()
+    }
+
+
+def main() -> int:
+    """Measure and print; the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", nargs="?", default="smollm2-135m", help="a GGUF file or a name")
+    parser.add_argument("--threads", type=int, help="default: the cores of this process")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    try:
+        bench = Bench(options.model, options.threads)
+    except KVReuseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    results = measure(bench, options.repeats)
+    if options.json:
+        print(json.dumps(results, indent=2))
+        return 0
+    for name, figures in results.items():
+        print(name)
+        for key, value in figures.items():
+            print(f"  {key:<32}{value:>12,.3f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

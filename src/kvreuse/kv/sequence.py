@@ -1,0 +1,76 @@
+"""SeqKV: the pages of one running sequence, and how far they are written."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from kvreuse.kv.prefix import Node
+
+_FIRST_CAPACITY = 8
+
+
+class SeqKV:
+    """A table of pages and two cursors. Only KVCache changes it.
+
+    ::
+
+        |<- found in the index, shared ->|<- its own ->|
+        |<------------- written ------------>|               keys and values are in pages
+        |<------------------- reserved ------------------->| room in pages
+
+    ``node`` stands in the index for the last full page written: every full page of a table is the
+    index's page for its tokens. ``source`` is a page that rows have yet to be copied from.
+    """
+
+    __slots__ = (
+        "closed",
+        "next_page",
+        "node",
+        "num_pages",
+        "page_size",
+        "source",
+        "table",
+        "version",
+        "written",
+    )
+
+    def __init__(self, page_size: int, node: Node | None, pages: list[int]) -> None:
+        """``pages`` are full; ``node`` is the index's for the last one, or a root."""
+        self.page_size = page_size
+        self.node = node
+        self.table: npt.NDArray[np.int32] = np.zeros(
+            max(_FIRST_CAPACITY, len(pages) + 2), dtype=np.int32
+        )
+        """int32[capacity]: page ids in order of position; the first ``num_pages`` count."""
+        self.table[: len(pages)] = pages
+        self.num_pages = len(pages)
+        self.written = len(pages) * page_size
+        self.version = 0
+        """Changes whenever an entry of the table that counts does."""
+        self.source: int | None = None
+        self.next_page: tuple[Node, bytes] | None = None
+        """The full page that this sequence is computing, if its tokens are known."""
+        self.closed = False
+
+    @property
+    def reserved(self) -> int:
+        """Tokens that the pages have room for."""
+        return self.num_pages * self.page_size
+
+    @property
+    def pages(self) -> list[int]:
+        """The page ids that count."""
+        pages: list[int] = self.table[: self.num_pages].tolist()
+        return pages
+
+    def extend(self, pages: list[int]) -> None:
+        """Put ``pages`` at the end of the table."""
+        end = self.num_pages + len(pages)
+        if end > len(self.table):
+            grown = np.zeros(max(end, 2 * len(self.table)), dtype=np.int32)
+            grown[: self.num_pages] = self.table[: self.num_pages]
+            self.table = grown
+        self.table[self.num_pages : end] = pages
+        self.num_pages = end
+        self.version += 1

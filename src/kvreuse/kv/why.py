@@ -1,0 +1,97 @@
+"""Why a prefix was not reused: a reason, and the first token that was not."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections import OrderedDict
+
+from kvreuse.kv.keys import TOKEN_BYTES, token_ids
+from kvreuse.kv.prefix import Match, Node, PrefixIndex
+
+CACHED_TOKENS = 16
+"""How many of the tokens that a prompt parts from are told."""
+
+
+class Reason(str, enum.Enum):
+    """Why no more tokens of a prompt could be reused."""
+
+    COLD = "cold"
+    """No page goes on from here: these tokens have not been seen."""
+    DIVERGED = "diverged"
+    """A page goes on from here, with other tokens."""
+    EVICTED = "evicted"
+    """There was a page with these tokens, but its memory was needed."""
+    NAMESPACE = "namespace"
+    """A page has these tokens, but may not be shared."""
+    IN_FLIGHT = "in_flight"
+    """A running sequence is computing these tokens now."""
+    DISABLED = "disabled"
+    """Prefix caching is off."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Miss:
+    """Where reuse of a prompt ended, and why."""
+
+    reason: Reason
+    index: int
+    """Position of the first token that was not reused."""
+    cached: tuple[int, ...] = ()
+    """DIVERGED: the tokens that a page holds from ``index`` on, at most ``CACHED_TOKENS``."""
+    field: str | None = None
+    """NAMESPACE: what differs."""
+
+
+class EvictedKeys:
+    """Keys of pages that were evicted, the latest ``capacity`` of them; some may be back."""
+
+    def __init__(self, capacity: int) -> None:
+        """32 bytes and an entry of a dictionary for each key, as they come."""
+        self._capacity = capacity
+        self._keys: OrderedDict[bytes, None] = OrderedDict()
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._keys
+
+    def add(self, key: bytes) -> None:
+        """A page is gone. Tails have no key and are not remembered."""
+        if not key:
+            return
+        self._keys[key] = None
+        self._keys.move_to_end(key)
+        if len(self._keys) > self._capacity:
+            self._keys.popitem(last=False)
+
+
+def explain(
+    index: PrefixIndex,
+    match: Match,
+    page: bytes,
+    at: int,
+    evicted: EvictedKeys,
+) -> Miss:
+    """Why ``match``, which ends at the token ``at``, is no longer.
+
+    ``page`` is the full page of the prompt in which it ends, or empty where the prompt ends in it.
+    Of other salts only the first page is looked at.
+    """
+    if page and index.next_key(match.node, page) in evicted:
+        return Miss(Reason.EVICTED, at)
+    if page and match.node.is_root and index.is_first_page(page):
+        return Miss(Reason.NAMESPACE, at, field="cache_salt")
+    if match.nearest is not None and at:
+        cached = _tokens_from(*match.nearest)
+        if cached:
+            return Miss(Reason.DIVERGED, at, cached=token_ids(cached))
+    return Miss(Reason.COLD, at)
+
+
+def _tokens_from(node: Node, row: int) -> bytes:
+    """Tokens of ``node`` from ``row`` on, and of a page that continues it."""
+    wanted = CACHED_TOKENS * TOKEN_BYTES
+    tokens = node.tokens[row * TOKEN_BYTES :]
+    while len(tokens) < wanted and node.children:
+        node = node.children[0]
+        tokens += node.tokens
+    return tokens[:wanted]

@@ -1,0 +1,145 @@
+"""AsyncEngine: streams, aborts, cancellations and failures, on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Coroutine
+from contextlib import aclosing
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvreuse.async_engine import AsyncEngine
+from kvreuse.engine import Engine
+from kvreuse.errors import RequestError
+from kvreuse.request import Float32Array
+from kvreuse.sampling_params import SamplingParams
+
+from .paging import VOCAB, greedy, hashed_logits, make_engine, pages_in_use
+
+GREEDY = SamplingParams(temperature=0, max_tokens=8)
+LONG = dataclasses.replace(GREEDY, max_tokens=400)
+
+
+def prompt_of(length: int, seed: int = 0) -> list[int]:
+    """A prompt of random tokens."""
+    tokens: list[int] = np.random.default_rng(seed).integers(0, VOCAB, length).tolist()
+    return tokens
+
+
+def run(work: Coroutine[Any, Any, None], engine: Engine) -> None:
+    """Run ``work``; afterwards nothing is left."""
+    asyncio.run(asyncio.wait_for(work, 30))
+    engine.check()
+    assert pages_in_use(engine) == 0
+    assert not engine.has_unfinished
+
+
+async def answer(engine: AsyncEngine, prompt: list[int], **options: Any) -> list[int]:
+    """The tokens of one stream."""
+    tokens: list[int] = []
+    async for delta in engine.stream(prompt, GREEDY, **options):
+        tokens += delta.token_ids
+    return tokens
+
+
+def test_many_streams_at_once() -> None:
+    inner, _, _ = make_engine(pages=128)
+
+    async def work() -> None:
+        async with AsyncEngine(inner) as engine:
+            prompts = [prompt_of(20 + i, i % 3) for i in range(20)]
+            answers = await asyncio.gather(*(answer(engine, prompt) for prompt in prompts))
+            assert answers == [greedy(prompt, 8) for prompt in prompts]
+
+    run(work(), inner)
+
+
+def test_what_cannot_be_served_is_refused_and_hurts_nobody() -> None:
+    inner, _, _ = make_engine()
+
+    async def work() -> None:
+        async with AsyncEngine(inner) as engine:
+            other = asyncio.create_task(answer(engine, prompt_of(30)))
+            with pytest.raises(RequestError, match="the prompt is empty"):
+                await answer(engine, [])
+            assert await other == greedy(prompt_of(30), 8)
+
+    run(work(), inner)
+
+
+def test_a_stream_that_nobody_reads_any_more_is_aborted() -> None:
+    inner, _, _ = make_engine()
+
+    async def work() -> None:
+        async with AsyncEngine(inner) as engine:
+            async with aclosing(engine.stream(prompt_of(20), LONG)) as stream:
+                await anext(stream)
+            reader = asyncio.create_task(answer(engine, prompt_of(300, 1)))
+            await asyncio.sleep(0)  # it has asked, and not yet been answered
+            reader.cancel()
+            assert await answer(engine, prompt_of(20)) == greedy(prompt_of(20), 8)
+            assert inner.counters.aborted == 2
+
+    run(work(), inner)
+
+
+def test_abort_ends_the_stream_with_what_there_is() -> None:
+    inner, _, _ = make_engine()
+
+    async def work() -> None:
+        async with AsyncEngine(inner) as engine:
+            tokens: list[int] = []
+            async for delta in engine.stream(prompt_of(20), LONG, request_id="mine"):
+                tokens += delta.token_ids
+                if len(tokens) == 3:
+                    await engine.abort("mine")
+            assert delta.output is not None
+            assert delta.output.outputs[0].finish_reason == "abort"
+            assert list(delta.output.outputs[0].token_ids) == tokens
+            assert tokens == greedy(prompt_of(20), len(tokens))
+            await engine.abort("mine")
+
+    run(work(), inner)
+
+
+def test_a_step_that_fails_ends_the_streams_and_not_the_engine() -> None:
+    failing = True
+
+    def logits_of(tokens: tuple[int, ...]) -> Float32Array:
+        if failing:
+            raise ZeroDivisionError
+        return hashed_logits(tokens)
+
+    inner, _, _ = make_engine(logits_of=logits_of)
+
+    async def work() -> None:
+        nonlocal failing
+        async with AsyncEngine(inner) as engine:
+            failed = await asyncio.gather(
+                *(answer(engine, prompt_of(20, seed)) for seed in range(3)),
+                return_exceptions=True,
+            )
+            assert [type(error) for error in failed] == [ZeroDivisionError] * 3
+            failing = False
+            assert await answer(engine, prompt_of(20)) == greedy(prompt_of(20), 8)
+
+    run(work(), inner)
+
+
+def test_closing_ends_what_is_being_served() -> None:
+    inner, _, _ = make_engine()
+
+    async def work() -> None:
+        async with AsyncEngine(inner) as engine:
+            stream = engine.stream(prompt_of(20), LONG)
+            await anext(stream)
+        with pytest.raises(RequestError, match="the engine is closed"):
+            async for _ in stream:
+                pass
+        with pytest.raises(RequestError, match="the engine is closed"):
+            await answer(engine, prompt_of(20))
+
+    run(work(), inner)

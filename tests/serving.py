@@ -1,0 +1,174 @@
+"""An engine on the real model that keeps the logits of every token, for tests of reuse."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from kvreuse.config import EngineConfig
+from kvreuse.engine import Engine
+from kvreuse.kv.cache import KVCache
+from kvreuse.kv.layout import KVLayout
+from kvreuse.kv.pool import PagePool
+from kvreuse.model.decoder import StepLimits
+from kvreuse.model.gguf import GGUFFile, read_spec
+from kvreuse.model.tokenizer import Tokenizer
+from kvreuse.outputs import Delta, RequestOutput
+from kvreuse.request import BatchInput, Float32Array
+from kvreuse.runner import ModelRunner, load_runner
+from kvreuse.sampling_params import SamplingParams
+
+POSITIONS = 1024
+ROWS = 256
+SEATS = 33
+
+
+class Model:
+    """Weights and tokenizer, loaded once; any number of pools and runners over them."""
+
+    def __init__(self, path: Path) -> None:
+        config = EngineConfig(
+            model=str(path), max_model_len=POSITIONS, max_num_batched_tokens=ROWS, threads=2
+        )
+        with GGUFFile(path) as file:
+            self.spec = read_spec(file)
+            self.layout = KVLayout.of(self.spec)
+            self.tokenizer = Tokenizer.from_gguf(file)
+            first = load_runner(file, self.spec, self.layout, PagePool(self.layout, 1), config)
+        self._weights, self._kernels = first.weights, first.kernels
+
+    def runner(self, pool: PagePool) -> ModelRunner:
+        """A runner over ``pool``."""
+        limits = StepLimits(rows=ROWS, samples=SEATS, sequences=SEATS, positions=POSITIONS)
+        return ModelRunner(self.spec, self._weights, self._kernels, pool, limits)
+
+
+class Poisoned:
+    """A runner that fills pages with NaN patterns as soon as nobody owns them."""
+
+    def __init__(self, runner: ModelRunner, pool: PagePool) -> None:
+        pool.data[:] = 0xFF
+        self.max_num_batched_tokens = runner.max_num_batched_tokens
+        self.max_num_seqs = runner.max_num_seqs
+        self.last: Float32Array = np.empty((0, 0), dtype=np.float32)
+        """The logits of the last batch."""
+        self.rows: list[list[int]] = []
+        """Rows of each sequence of each batch."""
+        self._runner, self._pool = runner, pool
+        self._used: set[int] = set()
+
+    def run(self, batch: BatchInput) -> Float32Array:
+        """Run, and keep the logits."""
+        self.last = self._runner.run(batch).copy()
+        self.rows.append(np.bincount(batch.row_seq).tolist())
+        return self.last
+
+    def poison(self) -> None:
+        """Fill the pages that became free since the last call."""
+        used = {page for page in range(self._pool.num_pages) if self._pool.count(page)}
+        for page in self._used - used:
+            self._pool.data[page] = 0xFF
+        self._used = used
+
+
+@dataclasses.dataclass(frozen=True)
+class Answered:
+    """A request's result, and the logits that each of its tokens was chosen from."""
+
+    output: RequestOutput
+    logits: Float32Array
+    index: int = 0
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The tokens of the answer."""
+        return self.output.outputs[self.index].token_ids
+
+    @property
+    def cached(self) -> int:
+        """Tokens of the prompt that were not computed."""
+        return self.output.num_cached_tokens
+
+
+class Server:
+    """An engine over a pool of its own; after every step its pages are checked and poisoned."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        pages: int = 64,
+        budget: int = ROWS,
+        seats: int = SEATS,
+        enable_prefix_caching: bool = True,
+    ) -> None:
+        self.pool = PagePool(model.layout, pages)
+        self.runner = Poisoned(model.runner(self.pool), self.pool)
+        self.cache = KVCache(self.pool, b"test", enable_prefix_caching=enable_prefix_caching)
+        self.engine = Engine(
+            self.runner,
+            self.cache,
+            model.tokenizer,
+            vocab_size=model.spec.vocab_size,
+            max_model_len=POSITIONS,
+            max_num_batched_tokens=budget,
+            max_num_seqs=seats,
+        )
+        self.outputs: dict[str, RequestOutput] = {}
+        self._logits: dict[str, list[Float32Array]] = defaultdict(list)
+
+    @property
+    def pages_in_use(self) -> int:
+        """Pages that running sequences own; those of the index alone can be evicted."""
+        return self.pool.num_used - self.cache.num_evictable
+
+    def add(self, ids: Sequence[int], params: SamplingParams, salt: str | None = None) -> str:
+        """Queue a request."""
+        return self.engine.add_request(ids, params, cache_salt=salt)
+
+    def abort(self, request_id: str) -> None:
+        """End a request."""
+        output = self.engine.abort(request_id)
+        if output is not None:
+            self.outputs[request_id] = output
+
+    def step(self) -> list[Delta]:
+        """One step, and everything that must hold after it."""
+        deltas = self.engine.step()
+        rows = {request.request_id: row for row, request in enumerate(self.engine.sampling)}
+        for delta in deltas:
+            name = f"{delta.request_id}/{delta.index}" if delta.index else delta.request_id
+            # An answer that was just forked has its first token from the leader's logits.
+            row = rows.get(name, rows.get(delta.request_id, -1))
+            self._logits[name].append(self.runner.last[row])
+            if delta.output is not None:
+                self.outputs[delta.request_id] = delta.output
+        self.engine.check()
+        self.runner.poison()
+        return deltas
+
+    def finish(self) -> None:
+        """Step until nothing is left."""
+        for _ in range(5000):
+            if not self.engine.has_unfinished:
+                assert self.pages_in_use == 0
+                return
+            self.step()
+        raise AssertionError("the engine comes to no end")
+
+    def answered(self, request_id: str, index: int = 0) -> Answered:
+        """What became of a request's answer ``index``."""
+        name = f"{request_id}/{index}" if index else request_id
+        return Answered(self.outputs[request_id], np.array(self._logits[name]), index)
+
+    def answer(
+        self, ids: Sequence[int], params: SamplingParams, salt: str | None = None
+    ) -> Answered:
+        """Serve one request to its end."""
+        request_id = self.add(ids, params, salt)
+        self.finish()
+        return self.answered(request_id)
