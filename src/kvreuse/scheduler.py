@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -85,8 +84,7 @@ class Admission(NamedTuple):
     miss: Any
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(NamedTuple):
     """One step. As planned ``works`` are of running requests; as begun, of all it computes."""
 
     works: tuple[Work, ...]
@@ -186,6 +184,8 @@ class Scheduler:
                 works.append(Work(request, 1))
             else:
                 behind.append(request)
+        if not behind and not self._waiting:
+            return StepPlan(tuple(works)) if works else None
         budget = Budget(self._budget - len(works))
         for request in behind:
             if budget.left == 0:
@@ -199,6 +199,8 @@ class Scheduler:
 
     def begin(self, plan: StepPlan) -> StepPlan:
         """Make room for ``plan``; what it could not have is left out of the plan returned."""
+        if not plan.admitted and not self._copies and self._has_room(plan):
+            return plan
         preemptions = self._counters.preemptions
         works = []
         for request, rows in plan.works:
@@ -283,6 +285,14 @@ class Scheduler:
         size = self._cache.page_size
         tokens = min(request.num_tokens + size, request.num_kv_tokens)
         return max(0, -(-tokens // size) - pages)
+
+    def _has_room(self, plan: StepPlan) -> bool:
+        """Whether all running requests have the pages they need already, as in most steps."""
+        for request, rows in plan.works:
+            kv = request.kv
+            if kv is None or kv.written + rows > kv.reserved:
+                return False
+        return True
 
     def _make_room(self, request: Request, rows: int) -> int:
         """Reserve up to ``rows``, preempting who is younger where there is room for none."""
