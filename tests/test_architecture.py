@@ -31,6 +31,7 @@ RANKS = {
     "detokenize": 6,
     "bounds": 7,
     "waiting": 7,
+    "step": 7,
     "scheduler": 8,
     "batch": 7,
     "runner": 7,

@@ -16,7 +16,8 @@ from kvreuse.model.tokenizer import Tokenizer
 from kvreuse.outputs import Delta, RequestOutput
 from kvreuse.request import Float32Array, Int32Array, Request, Runner
 from kvreuse.sampling_params import SamplingParams
-from kvreuse.scheduler import Scheduler, StepPlan
+from kvreuse.scheduler import Scheduler
+from kvreuse.step import StepPlan
 
 
 class Engine:

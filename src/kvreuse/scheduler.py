@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from kvreuse.metrics import Counters
 from kvreuse.request import Copy, Request
+from kvreuse.step import Admission, Budget, StepPlan, Work
 from kvreuse.waiting import WaitingQueue
 
 EXAMINED = 64
 """Waiting requests that one plan looks at, so that its cost does not grow with the queue."""
-
-
-ENOUGH_ROWS = 128
-"""Rows with which a step is busy computing rather than reading weights."""
 
 
 class Hit(Protocol):
@@ -68,51 +64,6 @@ class Cache(Protocol):
 
     def close(self, kv: Any, ids: Any) -> None:
         """The one way out."""
-
-
-class Work(NamedTuple):
-    """``rows`` tokens of ``request`` to compute, from its first cursor on."""
-
-    request: Request
-    rows: int
-
-
-class Admission(NamedTuple):
-    """Open ``request`` and compute ``rows`` of its tokens."""
-
-    request: Request
-    rows: int
-    miss: Any
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StepPlan:
-    """One step. As planned ``works`` are of running requests; as begun, of all it computes."""
-
-    works: tuple[Work, ...]
-    admitted: tuple[Admission, ...] = ()
-    copies: tuple[Copy, ...] = ()
-
-
-class Budget:
-    """Rows of prompts that a step may still have.
-
-    A prompt's first token comes at the end of its step, and beyond ``ENOUGH_ROWS`` a row costs the
-    same in a small step as in a large one. So once a prompt is complete, and that many rows are in
-    the step, the next prompts wait for the next step: the first ones get their tokens sooner, the
-    last ones no later.
-    """
-
-    def __init__(self, rows: int) -> None:
-        self._rows = self.left = rows
-
-    def spend(self, wanted: int) -> int:
-        """Rows for a prompt that needs ``wanted`` to be complete."""
-        rows = min(self.left, wanted)
-        self.left -= rows
-        if rows == wanted and self._rows - self.left >= ENOUGH_ROWS:
-            self.left = 0
-        return rows
 
 
 class Scheduler:
@@ -186,6 +137,8 @@ class Scheduler:
                 works.append(Work(request, 1))
             else:
                 behind.append(request)
+        if not behind and not self._waiting:
+            return StepPlan(tuple(works)) if works else None
         budget = Budget(self._budget - len(works))
         for request in behind:
             if budget.left == 0:
@@ -199,6 +152,8 @@ class Scheduler:
 
     def begin(self, plan: StepPlan) -> StepPlan:
         """Make room for ``plan``; what it could not have is left out of the plan returned."""
+        if not plan.admitted and not self._copies and self._has_room(plan):
+            return plan
         preemptions = self._counters.preemptions
         works = []
         for request, rows in plan.works:
@@ -283,6 +238,14 @@ class Scheduler:
         size = self._cache.page_size
         tokens = min(request.num_tokens + size, request.num_kv_tokens)
         return max(0, -(-tokens // size) - pages)
+
+    def _has_room(self, plan: StepPlan) -> bool:
+        """Whether all running requests have the pages they need already, as in most steps."""
+        for request, rows in plan.works:
+            kv = request.kv
+            if kv is None or kv.written + rows > kv.reserved:
+                return False
+        return True
 
     def _make_room(self, request: Request, rows: int) -> int:
         """Reserve up to ``rows``, preempting who is younger where there is room for none."""
