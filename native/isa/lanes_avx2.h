@@ -100,7 +100,7 @@ INL I dot_bytes(I acc, B w, int32_t x4) {
 }
 INL I dot4(I acc, B w, int32_t x4) { return dot_bytes(acc, w, x4); }
 INL I dot8(I acc, B w, int32_t x4) { return dot_bytes(acc, w, x4); }
-INL I dot8_start(int32_t sum) { return iset1(-128 * sum); }
+INL I dot8_start(int32_t sum) { return iset1((int32_t)(-128u * (uint32_t)sum)); }
 #else
 // Pairs of products meet in 16 bits: 4-bit weights cannot overflow them (2 * 15 * 127), and 8-bit ones not once their sign has
 // moved to the activation (2 * 128 * 127).

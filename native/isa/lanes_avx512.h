@@ -69,7 +69,7 @@ INL B high_nibbles(B b) { return _mm512_and_si512(_mm512_srli_epi16(b, 4), _mm51
 INL I dot4(I acc, B w, int32_t x4) { return _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(x4)); }
 INL I dot8(I acc, B w, int32_t x4) { return _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(x4)); }
 // What an 8-bit group sum starts from: its weights are stored plus 128.
-INL I dot8_start(int32_t sum) { return _mm512_set1_epi32(-128 * sum); }
+INL I dot8_start(int32_t sum) { return _mm512_set1_epi32((int32_t)(-128u * (uint32_t)sum)); }
 
 // Lane i of the result is the reduction of v[i] over its lanes (any order: maxima and integer sums are exact).
 template <class Op> INL __m512i reduce_each(const __m512i *v, Op op) {

@@ -84,13 +84,13 @@ INL I dot4(I acc, B w, int32_t x4) {
   return acc;
 }
 INL I dot8(I acc, B w, int32_t x4) { return dot4(acc, w, x4); }
-INL I dot8_start(int32_t sum) { return iset1(-128 * sum); }
+INL I dot8_start(int32_t sum) { return iset1((int32_t)(-128u * (uint32_t)sum)); }
 
 INL float reduce_max(F v) { float r = v.v[0]; LANES r = v.v[i] > r ? v.v[i] : r; return r; }
 INL F reduce_max_each(const F *v) LANEWISE(F, reduce_max(v[i]))
 INL I reduce_add_each(const I *v) {
   I r = izero();
-  LANES for (int j = 0; j < 16; j++) r.v[i] += v[i].v[j];
+  LANES for (int j = 0; j < 16; j++) r.v[i] = (int32_t)((uint32_t)r.v[i] + (uint32_t)v[i].v[j]);
   return r;
 }
 INL float sum16(F v) {
