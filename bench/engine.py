@@ -99,22 +99,26 @@ class Bench:
 
     def run(self, case: Case) -> tuple[float, float, dict[str, float]]:
         """(seconds, seconds in kernels, seconds by kernel) of a decode step, or of a prefill."""
-        tokens = DECODE_STEPS + 1 if case.decode else 1
+        # Sequences decode while the last prompts are still computed: enough tokens for that too.
+        tokens = DECODE_STEPS + 2 + case.sequences if case.decode else 1
         params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=tokens)
+        requests = []
         for _ in range(case.sequences):
             ids = self._random.integers(1, self.spec.vocab_size, case.context)
-            self.engine.add_request([int(i) for i in ids], params)
+            requests.append(self.engine.add_request([int(i) for i in ids], params))
         if case.decode:
             answered: set[str] = set()
             while len(answered) < case.sequences:
                 answered |= {delta.request_id for delta in self.engine.step()}
         before, begin, steps = self.runner.seconds(), time.perf_counter(), 0
-        while self.engine.has_unfinished:
+        while self.engine.has_unfinished and steps < DECODE_STEPS:
             self.engine.step()
             steps += 1
         times = steps if case.decode else 1
         seconds = (time.perf_counter() - begin) / times
         by_kernel = {n: (s - before[n]) / times for n, s in self.runner.seconds().items()}
+        for request in requests:
+            self.engine.abort(request)
         return seconds, sum(by_kernel.values()), by_kernel
 
     def work(self, case: Case) -> tuple[float, float, float]:
