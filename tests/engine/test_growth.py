@@ -57,6 +57,8 @@ class RowsRunner:
 def test_two_thousand_tokens_leave_no_trace(
     tokenizer: Tokenizer, options: dict[str, float]
 ) -> None:
+    for token in range(tokenizer.vocab_size):  # remembered once each, whoever decodes them
+        tokenizer.token_bytes(token)
     runner = RowsRunner(tokenizer.vocab_size)
     pool = PagePool(LAYOUT, 256)
     cache = KVCache(pool, b"")
@@ -70,7 +72,6 @@ def test_two_thousand_tokens_leave_no_trace(
     for _ in range(TOKENS):
         engine.step()
     gc.collect()
-    # What stays is one node a page, and the bytes of tokens that were decoded for the first time.
-    assert sys.getallocatedblocks() - blocks <= TOKENS, "blocks"
+    assert sys.getallocatedblocks() - blocks <= 10 * TOKENS // LAYOUT.page_size, "blocks"
     assert resident_bytes() - resident < 1 << 20
     assert engine.num_running == 1
