@@ -46,7 +46,6 @@ INL void istore(void *p, I x) {
 BINARY(I, iadd, I, _mm256_add_epi32)
 BINARY(I, isub, I, _mm256_sub_epi32)
 BINARY(I, iand, I, _mm256_and_si256)
-BINARY(I, ior, I, _mm256_or_si256)
 template <int N> INL I shl(I x) { return {_mm256_slli_epi32(x.a, N), _mm256_slli_epi32(x.b, N)}; }
 template <int N> INL I shr(I x) { return {_mm256_srli_epi32(x.a, N), _mm256_srli_epi32(x.b, N)}; }
 UNARY(F, to_float, I, _mm256_cvtepi32_ps)

@@ -36,7 +36,6 @@ INL void istore(void *p, I x) { _mm512_storeu_si512(p, x); }
 INL I iadd(I a, I b) { return _mm512_add_epi32(a, b); }
 INL I isub(I a, I b) { return _mm512_sub_epi32(a, b); }
 INL I iand(I a, I b) { return _mm512_and_si512(a, b); }
-INL I ior(I a, I b) { return _mm512_or_si512(a, b); }
 template <int N> INL I shl(I a) { return _mm512_slli_epi32(a, N); }
 template <int N> INL I shr(I a) { return _mm512_srli_epi32(a, N); }
 INL F to_float(I a) { return _mm512_cvtepi32_ps(a); }

@@ -38,7 +38,6 @@ INL void istore(void *p, I x) { memcpy(p, &x, 64); }
 INL I iadd(I a, I b) LANEWISE(I, (int32_t)((uint32_t)a.v[i] + (uint32_t)b.v[i]))
 INL I isub(I a, I b) LANEWISE(I, (int32_t)((uint32_t)a.v[i] - (uint32_t)b.v[i]))
 INL I iand(I a, I b) LANEWISE(I, a.v[i] & b.v[i])
-INL I ior(I a, I b) LANEWISE(I, a.v[i] | b.v[i])
 template <int N> INL I shl(I a) LANEWISE(I, (int32_t)((uint32_t)a.v[i] << N))
 template <int N> INL I shr(I a) LANEWISE(I, (int32_t)((uint32_t)a.v[i] >> N))
 INL F to_float(I a) LANEWISE(F, (float)a.v[i])
