@@ -17,6 +17,7 @@ MAX_LINES = 400
 # package may be a unit of its own: the longest name counts.
 RANKS = {
     "errors": 0,
+    "floats": 0,
     "model.spec": 1,
     "kv": 2,
     "ops": 3,

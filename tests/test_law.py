@@ -139,14 +139,15 @@ def test_a_layer_depends_on_no_later_layer(machine: Machine, ids: list[int]) -> 
         machine.poison()
         sequence = machine.sequence(ids[: n + 1])
         machine.step((sequence, n))
-        size = machine.layout.layer_bytes
+        layout = machine.layout
         if damage:
-            pages = machine.pool.data[sequence.table[0]]
-            pages[layer * size : layer * size + size // 2] ^= 0x15
+            start = layout.plane_offset(layer, "key", 0)
+            stop = layout.plane_offset(layer, "value", 0)
+            machine.pool.data[sequence.table[0], start:stop] ^= 0x15
         machine.step((sequence, 1))
         page = machine.pool.data[sequence.table[1]].copy()
         machine.free(sequence)
-        return [page[i * size : (i + 1) * size].tobytes() for i in range(machine.layout.num_layers)]
+        return [page[layout.layer_bytes(i)].tobytes() for i in range(layout.num_layers)]
 
     whole, damaged = layers_after_next_token(False), layers_after_next_token(True)
     assert [i for i, pair in enumerate(zip(whole, damaged, strict=True)) if pair[0] != pair[1]] == [

@@ -8,6 +8,9 @@ from typing import Any
 from kvreuse.errors import ConfigError
 from kvreuse.kv.memory import available_memory, format_size, parse_size
 
+KV_CACHE_DTYPES = ("bf16", "int8", "int4", "k8v4", "auto")
+"""Names of the codecs of keys and values, see ``kv.codec``."""
+
 DEFAULT_MEMORY_SHARE = 0.25
 """Share of the available memory that the KV cache takes where nothing is said."""
 
@@ -27,6 +30,9 @@ class EngineConfig:
     """Tokens computed in one step: decoding sequences first, chunks of prompts with the rest."""
     max_num_seqs: int = 64
     """Sequences served at once."""
+    kv_cache_dtype: str = "bf16"
+    """How keys and values are stored: bf16, int8, int4, k8v4 (keys int8, values int4), or auto
+    (chosen for each layer and head by ``kvreuse calibrate``)."""
     enable_prefix_caching: bool = True
     """Reuse keys and values of prefixes that were computed before."""
     page_size: int = 32
@@ -48,6 +54,11 @@ class EngineConfig:
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 1)
         _at_least("seed", self.seed, 0)
+        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
+            raise ConfigError(
+                f"--kv-cache-dtype must be one of {', '.join(KV_CACHE_DTYPES)}, "
+                f"got {self.kv_cache_dtype!r}"
+            )
         if self.kv_cache_memory is not None:
             parse_size(self.kv_cache_memory, "--kv-cache-memory")
 

@@ -13,6 +13,7 @@ from kvreuse.config import EngineConfig
 from kvreuse.engine import Engine
 from kvreuse.errors import RequestError
 from kvreuse.kv.cache import KVCache
+from kvreuse.kv.codec import make_codec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.chat import ChatTemplate
@@ -71,7 +72,13 @@ class LLM:
         config = self.config
         self.spec = read_spec(file)
         max_model_len = config.model_len(self.spec.context_length)
-        layout = KVLayout.of(self.spec, config.page_size)
+        codec = make_codec(
+            config.kv_cache_dtype,
+            num_layers=self.spec.num_layers,
+            num_kv_heads=self.spec.num_kv_heads,
+            head_dim=self.spec.head_dim,
+        )
+        layout = KVLayout.of(self.spec, config.page_size, codec)
         self.pool = PagePool.sized(layout, config.kv_cache_bytes())
         if config.max_model_len is not None:
             check_pool(self.pool, max_model_len)

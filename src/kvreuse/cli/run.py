@@ -45,7 +45,10 @@ ENGINE = FlagGroup(
     heading="Engine",
     source=EngineConfig,
     skip=frozenset({"model", "max_num_seqs", "seed"}),
-    special={"kv_cache_memory": Flag(type=str | None, metavar="SIZE")},
+    special={
+        "kv_cache_memory": Flag(type=str | None, metavar="SIZE"),
+        "kv_cache_dtype": Flag(metavar="DTYPE"),
+    },
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -86,14 +87,8 @@ class Decoder:
             head_dim=spec.head_dim,
             max_partials=limits.sequences * -(-limits.positions // PART_TOKENS),
         )
-        self._kv = KVView(
-            pool,
-            layout.page_size,
-            spec.num_layers,
-            spec.num_kv_heads,
-            spec.group_size,
-            spec.head_dim,
-        )
+        self._codec = layout.codec
+        self._kv = _kv_view(spec, layout, pool)
         self._rotary = _rotary(spec.rope, limits.positions)
         self._local_rotary = (
             _rotary(spec.local_rope, limits.positions) if spec.local_rope else self._rotary
@@ -141,6 +136,15 @@ class Decoder:
         spec = self.spec
         window = spec.windows[i] if spec.windows else None
         scale = spec.attention_scale or 1 / math.sqrt(spec.head_dim)
+        transform = self._codec.transform(i)
+        options: dict[str, Any] = {}
+        if transform is not None:
+            options = {
+                "key_constant": _flat(transform.constant),
+                "key_scale": _flat(transform.scale),
+                "hadamard_keys": transform.hadamard_keys,
+                "hadamard_values": transform.hadamard_values,
+            }
         return Attention(
             self._kv,
             self._rotary if window is None else self._local_rotary,
@@ -151,6 +155,7 @@ class Decoder:
             layer.q_norm,
             layer.k_norm,
             spec.rms_norm_eps,
+            **options,
         )
 
     def _add(
@@ -187,6 +192,25 @@ class Decoder:
     def seconds(self) -> dict[str, float]:
         """Seconds spent in the kernels so far, by operation."""
         return dict(self._program.seconds())
+
+
+def _kv_view(spec: ModelSpec, layout: KVLayout, pool: npt.NDArray[np.uint8]) -> KVView:
+    """Where and how keys and values lie in the pages of ``pool``."""
+    codecs = () if layout.codec.is_plain else (layout.codec_ids(), layout.clips())
+    return KVView(
+        pool,
+        layout.page_size,
+        spec.num_layers,
+        spec.num_kv_heads,
+        spec.group_size,
+        spec.head_dim,
+        *codecs,
+    )
+
+
+def _flat(rows: Vector | None) -> Vector | None:
+    """Rows one after the other, as the kernels take them."""
+    return None if rows is None else np.ascontiguousarray(rows, dtype=np.float32).reshape(-1)
 
 
 def _rotary(rope: RopeSpec, positions: int) -> Rotary:

@@ -1,4 +1,7 @@
-"""Single-precision operations as the kernels do them: fused, to nearest even, denormals flushed."""
+"""Single-precision operations as the kernels do them: fused, to nearest even, denormals flushed.
+
+Plain NumPy; the twins of the kernels and of the planes of a page are written in these.
+"""
 
 from __future__ import annotations
 
@@ -111,10 +114,12 @@ def exp2(t: npt.ArrayLike) -> Float32:
 
 
 def to_bf16(x: Float32) -> npt.NDArray[np.uint16]:
-    """The upper 16 bits of each float32 (not NaN) after rounding to nearest, ties to even."""
+    """The upper 16 bits of each float32 after rounding to nearest, ties to even; NaN stays NaN."""
     bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
     odd = (bits >> np.uint32(16)) & np.uint32(1)
-    return ((bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)).astype(np.uint16)
+    rounded = (bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)
+    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
+    return np.where(np.isnan(x), quiet, rounded).astype(np.uint16)
 
 
 def from_bf16(bits: npt.NDArray[np.uint16]) -> Float32:
