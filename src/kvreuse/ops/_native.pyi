@@ -67,6 +67,8 @@ class KVView:
         kv_heads: int,
         group_size: int,
         head_dim: int,
+        codecs: npt.NDArray[np.int32] | None = None,
+        clips: npt.NDArray[np.float32] | None = None,
     ) -> None: ...
 
 class Attention:
@@ -81,6 +83,10 @@ class Attention:
         q_norm: npt.NDArray[np.float32] | None = None,
         k_norm: npt.NDArray[np.float32] | None = None,
         eps: float = 0.0,
+        key_constant: npt.NDArray[np.float32] | None = None,
+        key_scale: npt.NDArray[np.float32] | None = None,
+        hadamard_keys: bool = False,
+        hadamard_values: bool = False,
     ) -> None: ...
 
 class Batch:
