@@ -6,8 +6,8 @@
 
 namespace KVR_ISA {
 
-// s[r] = scores of row r with the 64 tokens of a step.
-template <int R, Codec K> INL void score_step(const StepTiles &tiles, const float *q, int hd, F (*s)[4]) {
+// Scores s[r] of R rows with the 64 tokens of a step.
+template <int R, Codec K> static void score_step(const StepTiles &tiles, const float *q, int hd, F (*s)[4]) {
   F pair[R][2];
   UNROLL for (int tile = 0; tile < 2; tile++) {
     const bool here = tile < tiles.count;
@@ -18,47 +18,60 @@ template <int R, Codec K> INL void score_step(const StepTiles &tiles, const floa
   }
 }
 
-// o[r] += p[r] V over the 64 tokens of a step.
-template <int R> INL void value_step(const StepTiles &tiles, int hd, const F (*p)[4], float *weights, float *o) {
+// o[r] += p[r] V of R rows over the 64 tokens of a step.
+template <int R, Codec V> static void value_step(const StepTiles &tiles, int hd, const F (*p)[4], float *weights, float *o) {
+  if (V == Codec::INT8) value_step_8<R>(tiles, hd, p, o, hd);
+  if (V == Codec::INT4) value_step_4<R>(tiles, hd, p, o, hd);
+  if (V != Codec::BF16) return;
   for (int r = 0; r < R; r++)
     UNROLL for (int i = 0; i < 4; i++) store(weights + r * kvr::STEP_TOKENS + 16 * i, round_bf16(p[r][i]));
   for (int tile = 0; tile < tiles.count; tile++)
     value_tile<R>(tiles.values[tile], hd, weights + tile * kvr::TILE_TOKENS, kvr::STEP_TOKENS, tiles.next_values[tile], o, hd);
 }
 
-// R rows against one step.
-template <int R, Codec K, Codec V> static void step_rows(const StepTiles &tiles, const AttendSpace &space, int hd, int row) {
-  F s[R][4];
+// What a head's codecs come down to, for 1 to ATTEND_ROWS rows.
+using ScoreStep = void (*)(const StepTiles &, const float *, int, F (*)[4]);
+using ValueStep = void (*)(const StepTiles &, int, const F (*)[4], float *, float *);
+struct StepKernels {
+  ScoreStep scores[ATTEND_ROWS];
+  ValueStep values[ATTEND_ROWS];
+};
+template <Codec C, int R = ATTEND_ROWS> INL void choose_scores(StepKernels &kernels) {
+  kernels.scores[R - 1] = score_step<R, C>;
+  if constexpr (R > 1) choose_scores<C, R - 1>(kernels);
+}
+template <Codec C, int R = ATTEND_ROWS> INL void choose_values(StepKernels &kernels) {
+  kernels.values[R - 1] = value_step<R, C>;
+  if constexpr (R > 1) choose_values<C, R - 1>(kernels);
+}
+static StepKernels step_kernels(Codec keys, Codec values) {
+  StepKernels kernels;
+  switch (keys) {
+    case Codec::BF16: choose_scores<Codec::BF16>(kernels); break;
+    case Codec::INT8: choose_scores<Codec::INT8>(kernels); break;
+    case Codec::INT4: choose_scores<Codec::INT4>(kernels);
+  }
+  switch (values) {
+    case Codec::BF16: choose_values<Codec::BF16>(kernels); break;
+    case Codec::INT8: choose_values<Codec::INT8>(kernels); break;
+    case Codec::INT4: choose_values<Codec::INT4>(kernels);
+  }
+  return kernels;
+}
+
+// A few rows against one step.
+INL void step_block(const StepKernels &kernels, const StepTiles &tiles, const AttendSpace &space, int hd, int row, int rows) {
+  F s[ATTEND_ROWS][4];
   float *o = space.values + (size_t)row * hd;
-  score_step<R, K>(tiles, space.q + (size_t)row * hd, hd, s);
-  UNROLL for (int r = 0; r < R; r++) {
+  kernels.scores[rows - 1](tiles, space.q + (size_t)row * hd, hd, s);
+  for (int r = 0; r < rows; r++) {
     mask_step(s[r], space.starts[row + r] - tiles.t0, space.limits[row + r] - tiles.t0);
     F sums = load(space.sums + (size_t)(row + r) * 16);
     const float scale = softmax_step(s[r], space.maxima[row + r], sums);
     store(space.sums + (size_t)(row + r) * 16, sums);
     if (scale != 1.f) for (int d = r * hd; d < (r + 1) * hd; d += 16) store(o + d, mul(load(o + d), set1(scale)));
   }
-  if (V == Codec::BF16) value_step<R>(tiles, hd, s, space.weights, o);
-  if (V == Codec::INT8) value_step_8<R>(tiles, hd, s, o, hd);
-  if (V == Codec::INT4) value_step_4<R>(tiles, hd, s, o, hd);
-}
-
-template <Codec K, Codec V> static void step_block(const StepTiles &tiles, const AttendSpace &space, int hd, int row, int rows) {
-  switch (rows) {
-#define CASE(R) case R: step_rows<(R <= ATTEND_ROWS ? R : 1), K, V>(tiles, space, hd, row); break;
-    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
-#undef CASE
-  }
-}
-
-using StepBlock = void (*)(const StepTiles &, const AttendSpace &, int, int, int);
-
-template <Codec K> INL StepBlock choose_values(Codec values) {
-  return values == Codec::BF16 ? step_block<K, Codec::BF16> : values == Codec::INT8 ? step_block<K, Codec::INT8> : step_block<K, Codec::INT4>;
-}
-INL StepBlock choose_block(Codec keys, Codec values) {
-  return keys == Codec::BF16 ? choose_values<Codec::BF16>(values)
-         : keys == Codec::INT8 ? choose_values<Codec::INT8>(values) : choose_values<Codec::INT4>(values);
+  kernels.values[rows - 1](tiles, hd, s, space.weights, o);
 }
 
 // All rows over the tokens [begin, end) of one part.
@@ -70,12 +83,12 @@ static void attend_part(const ItemPages &pages, const AttendSpace &space, int ro
     for (int d = 0; d < hd; d += 16) store(space.values + (size_t)r * hd + d, zero());
   }
   if (pages.keys == Codec::BF16 && pages.values == Codec::BF16 && tiled_part(pages, space, rows, begin, end)) return;
-  const StepBlock step_block = choose_block(pages.keys, pages.values);
+  const StepKernels kernels = step_kernels(pages.keys, pages.values);
   for (int t0 = begin; t0 < end; t0 += kvr::STEP_TOKENS) {
     const StepTiles tiles = step_tiles(pages, t0, end, space.tile);
     for (int b = 0; b < blocks; b++) {
       const int row = rows * b / blocks, n = rows * (b + 1) / blocks - row;
-      if (sees(space, row, n, t0)) step_block(tiles, space, hd, row, n);
+      if (sees(space, row, n, t0)) step_block(kernels, tiles, space, hd, row, n);
     }
   }
 }
