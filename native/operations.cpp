@@ -129,10 +129,10 @@ void Kernels::attend(Workspace &space, const Batch &batch, const Attention &atte
   const KernelTable &table = *path_.table;
   Phase rows(batch.rows()), units((int)batch.items().size() * kv.kv_heads), merges((int)batch.splits().size());
   threads_.run([&](int thread) {
-    const AttendArgs args = {kv, batch.step(), attention.layer, attention.window, batch.row_list(), space.queries(), out.row(0),
+    const AttendArgs args = {kv, batch.step(), attention.layer, attention.transform.rotate_values, attention.window, batch.row_list(), space.queries(), out.row(0),
                              out.stride(), space.partials(), batch.partial_base(), (float *)space.scratch(thread)};
     rows.share(ENCODE_ROWS, [&](int begin, int end) {
-      table.rotate_encode(kv, args.step, attention.heads, attention.rope, attention.layer, attention.query_scale, qkv.row(0),
+      table.rotate_encode(kv, args.step, attention.heads, attention.rope, attention.transform, attention.layer, attention.query_scale, qkv.row(0),
                           qkv.stride(), space.queries(), begin, end);
     });
     rows.wait();

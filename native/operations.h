@@ -39,6 +39,7 @@ struct Attention {
   KVGeometry kv;
   HeadInputs heads;
   Rotary rope;
+  Transform transform;
   int layer, window;
   float query_scale;
 };

@@ -7,7 +7,7 @@ struct Merged { float maximum, sum; };  // a row's running result over parts; it
 
 // This thread's working space for one item, carved from one buffer. Rows are (token, head of the group) pairs.
 struct AttendSpace {
-  float *q;        // [row][head_dim]
+  float *q;        // [row][head_dim], or integers in their place (attend_int.h)
   float *values;   // [row][head_dim]: of the part in hand
   float *merged;   // [row][head_dim]: of the parts before
   float *sums;     // [row][16]
@@ -18,10 +18,11 @@ struct AttendSpace {
   uint8_t *tile;   // a value tile whose unwritten tokens are zeroed
 };
 
-// Where the keys and values of one item lie.
+// Where the keys and values of one item lie, and how they are stored.
 struct ItemPages {
   const kvr::AttendArgs &args;
   int seq, kv_head, kv_len;
+  Codec keys, values;
 };
 
 INL const uint8_t *token_tile(const ItemPages &pages, int token, bool value) {
@@ -57,7 +58,7 @@ INL StepTiles step_tiles(const ItemPages &pages, int t0, int end, uint8_t *copy)
     tiles.values[i] = token_tile(pages, token, true);
     tiles.next_keys[i] = later < pages.kv_len ? token_tile(pages, later, false) : tiles.keys[i];
     tiles.next_values[i] = later < pages.kv_len ? token_tile(pages, later, true) : tiles.values[i];
-    tiles.values[i] = written_values(tiles.values[i], pages.kv_len - token, pages.args.kv.head_dim, copy);
+    if (pages.values == Codec::BF16) tiles.values[i] = written_values(tiles.values[i], pages.kv_len - token, pages.args.kv.head_dim, copy);
   }
   return tiles;
 }
