@@ -100,7 +100,7 @@ def tree16(lanes: Float32) -> Float32:
 def exp2(t: npt.ArrayLike) -> Float32:
     """2 to the power ``t``: a polynomial of degree 5 around the nearest integer.
 
-    Exactly 1 at 0, exactly 0 below -125; ``t`` above 126 counts as 126.
+    Exactly 1 at 0, exactly 0 below -125; ``t`` above 126 counts as 126; NaN stays NaN.
     """
     exponent = np.asarray(t, dtype=np.float32)
     clamped = np.clip(exponent, np.float32(-126), np.float32(126))
@@ -109,7 +109,8 @@ def exp2(t: npt.ArrayLike) -> Float32:
     value: npt.ArrayLike = EXP2_COEFFICIENTS[0]
     for coefficient in EXP2_COEFFICIENTS[1:]:
         value = fma(value, fraction, coefficient)
-    scaled = np.ldexp(value, whole.astype(np.int32)).astype(np.float32)
+    power = np.where(np.isnan(whole), np.float32(0), whole).astype(np.int32)
+    scaled = np.ldexp(value, power).astype(np.float32)
     return np.where(exponent < np.float32(-125), np.float32(0), scaled)
 
 

@@ -117,7 +117,8 @@ def _rows(q: Float32, k: Keys, v: Values, first: Ints, last: Ints) -> Float32:
         total[seen] = fma(tree16(part.sums[more]), now, mul(total[seen], before))
         kept = mul(values[seen], before[:, None])
         values[seen] = fma(part.values[more], now[:, None], kept)
-    return mul(values, (np.float32(1) / total)[:, None])
+    with np.errstate(divide="ignore"):  # scores below any maximum leave no weight at all
+        return mul(values, (np.float32(1) / total)[:, None])
 
 
 def _part(q: Float32, k: Keys, v: Values, begin: int, first: Ints, last: Ints) -> _State:
