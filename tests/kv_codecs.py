@@ -8,6 +8,9 @@ from kvreuse.kv.calibration import Calibration
 from kvreuse.kv.codec import KVCodec, make_codec
 from kvreuse.model.spec import ModelSpec
 
+REAL_CODECS = ("bf16", "auto")
+"""Codecs worth a real model where a test is about something else: ``auto`` has planes of all."""
+
 MIXTURES = 9
 """Pairs of a key's and a value's plane codec."""
 

@@ -22,6 +22,8 @@ from kvreuse.request import BatchInput, Float32Array
 from kvreuse.runner import ModelRunner, load_runner
 from kvreuse.sampling_params import SamplingParams
 
+from .kv_codecs import codec_for
+
 POSITIONS = 1024
 ROWS = 256
 SEATS = 33
@@ -30,13 +32,13 @@ SEATS = 33
 class Model:
     """Weights and tokenizer, loaded once; any number of pools and runners over them."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, codec: str = "bf16") -> None:
         config = EngineConfig(
             model=str(path), max_model_len=POSITIONS, max_num_batched_tokens=ROWS, threads=2
         )
         with GGUFFile(path) as file:
             self.spec = read_spec(file)
-            self.layout = KVLayout.of(self.spec)
+            self.layout = KVLayout.of(self.spec, codec=codec_for(self.spec, codec))
             self.tokenizer = Tokenizer.from_gguf(file)
             first = load_runner(file, self.spec, self.layout, PagePool(self.layout, 1), config)
         self._weights, self._kernels = first.weights, first.kernels
