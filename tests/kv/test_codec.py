@@ -12,7 +12,7 @@ from kvreuse.config import KV_CACHE_DTYPES
 from kvreuse.errors import ConfigError
 from kvreuse.kv.calibration import Calibration
 from kvreuse.kv.codec import BF16, CODEC_NAMES, KVCodec, make_codec
-from kvreuse.kv.layout import KINDS
+from kvreuse.kv.layout import KINDS, KVLayout
 
 LAYERS, HEADS, HEAD_DIM = 2, 3, 32
 
@@ -100,7 +100,10 @@ def test_a_calibration_says_what_happens_to_rows(name: str) -> None:
     np.testing.assert_array_equal(transform.constant, calibration.constants[1])
     np.testing.assert_array_equal(transform.scale, calibration.scales[1])
     assert (transform.hadamard_keys, transform.hadamard_values) == (True, False)
-    assert codec.clip(1, "value", 2) == calibration.clips[1, 1, 2]
+    for layer, kind, head in KVLayout(LAYERS, HEADS, HEAD_DIM, codec=codec).planes():
+        four_bits = codec.plane(layer, kind, head).name == "int4"
+        found = calibration.clips[layer, KINDS.index(kind), head]
+        assert codec.clip(layer, kind, head) == (found if four_bits else 1)
     assert codec.digest == calibration.digest
     assert codec.describe() == f"{name} (calibrated: constant, scale, Hadamard)"
 

@@ -83,9 +83,12 @@ class KVCodec:
 
     def clip(self, layer: int, kind: Kind, head: int) -> float:
         """The share of a row's range that the integers of one plane cover, in (0, 1]."""
-        if self.calibration is None or self.calibration.clips is None:
+        calibration = self.calibration
+        if calibration is None or calibration.clips is None:
             return 1.0
-        return float(self.calibration.clips[layer, int(kind == "value"), head])
+        if self.plane(layer, kind, head) is not planes.INT4:  # eight bits need no clip
+            return 1.0
+        return float(calibration.clips[layer, int(kind == "value"), head])
 
     def transform(self, layer: int) -> LayerTransform | None:
         """What happens to the rows of a layer before; None for nothing."""
