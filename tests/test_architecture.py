@@ -24,6 +24,7 @@ RANKS = {
     "config": 5,
     "outputs": 5,
     "sampling_params": 5,
+    "plan": 6,
     "prompts": 6,
     "metrics": 5,
     "request": 6,

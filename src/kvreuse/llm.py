@@ -21,7 +21,9 @@ from kvreuse.model.identity import namespace_of
 from kvreuse.model.source import resolve
 from kvreuse.model.tokenizer import Tokenizer
 from kvreuse.model.weights import Repacked
+from kvreuse.ops.native import usable_cores
 from kvreuse.outputs import Delta, RequestOutput
+from kvreuse.plan.engine import plan_engine
 from kvreuse.prompts import (
     Conversation,
     ParsedPrompt,
@@ -72,7 +74,10 @@ class LLM:
         self.spec = read_spec(file)
         max_model_len = config.model_len(self.spec.context_length)
         layout = KVLayout.of(self.spec, config.page_size)
-        self.pool = PagePool.sized(layout, config.kv_cache_bytes())
+        threads = config.threads or usable_cores()
+        self.memory = plan_engine(file, self.spec, layout, config, threads)
+        """What the engine takes, in bytes; ``str()`` of it is one line."""
+        self.pool = PagePool(layout, self.memory.pool.num_pages)
         if config.max_model_len is not None:
             check_pool(self.pool, max_model_len)
         self.tokenizer = Tokenizer.from_gguf(file)

@@ -10,6 +10,7 @@ import typer
 from kvreuse.cli.guard import GuardedGroup
 from kvreuse.cli.info import info
 from kvreuse.cli.models import models
+from kvreuse.cli.plan import plan
 from kvreuse.cli.pull import pull
 from kvreuse.cli.run import run
 
@@ -34,6 +35,7 @@ app.command()(run)
 app.command()(pull)
 app.command()(models)
 app.command()(info)
+app.command()(plan)
 
 
 def main() -> None:
