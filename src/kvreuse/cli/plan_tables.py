@@ -55,7 +55,7 @@ class Tables:
         self._line(f"{head}{context}", "bold", indent=0)
         self._line(f"from {model['source']}", "dim")
         for layer, count in Counter(geometry.layers).items():
-            self._line(f"{count} x {layer_in_words(layer, si=self._si)}")
+            self._line(f"{count:,} x {layer_in_words(layer, si=self._si)}")
         if not model["served"]:
             self._line(f"this engine does not serve it: {model['unserved_because']}", "yellow")
 

@@ -57,8 +57,7 @@ def find_model(name: str) -> PlannedModel:
         return _of_folder(path)
     if _is(path, "file"):
         return _of_config(path, name) if _looks_like_json(path) else _of_gguf(path, name)
-    entry = CATALOGUE.get(name)
-    if found := folders.find(name, also=entry.file if entry else None):
+    if found := _in_folders(name):
         return _of_gguf(found, name)
     if fact := find(name):
         return _of_fact(fact)
@@ -159,6 +158,14 @@ def _looks_like_json(path: Path) -> bool:
     if start.startswith(MAGIC):
         return False
     return path.suffix == ".json" or start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
+
+
+def _in_folders(name: str) -> Path | None:
+    entry = CATALOGUE.get(name)
+    try:
+        return folders.find(name, also=entry.file if entry else None)
+    except (OSError, ModelFileError):  # a name too long for a path; no home folder
+        return None
 
 
 def _is(path: Path, kind: str) -> bool:
