@@ -69,7 +69,7 @@ def test_json_has_bytes() -> None:
     assert found["memory"] == 24 << 30
     assert found["total"] == found["weights"] + found["batch_sharing"]["needed"]
     assert (found["model"]["served"], found["warnings"]) == (False, [])
-    assert [entry["codec"] for entry in found["codecs"]] == ["bf16", "int8", "k8v4", "int4"]
+    assert [entry["codec"] for entry in found["codecs"]] == ["bf16", "int8", "int4", "k8v4"]
     assert found["codecs"][0]["saved"] == 0
     assert found["codecs"][1]["batch"] == found["batch_sharing"]["needed"]
     assert {cell["sequences"] for cell in found["table"]} == {1, 2, 4, 16, 64}
@@ -138,7 +138,10 @@ def test_weights_that_nothing_tells(tmp_path: Path) -> None:
         (("--shared-prefix", "-1"), "--shared-prefix must be from 0"),
         (("--shared-prefix", "99", "--context", "98"), "longer than a sequence of 98 tokens"),
         (("--page-size", "33"), "--page-size must be a positive multiple of 32"),
-        (("--kv-cache-dtype", "fp8"), "'fp8' is not a codec (known: bf16, int8, k8v4, int4)"),
+        (
+            ("--kv-cache-dtype", "fp8"),
+            "'fp8' is not a codec to plan (known: bf16, int8, int4, k8v4)",
+        ),
         (("--weights", "-3"), "--weights must be a size"),
     ],
 )

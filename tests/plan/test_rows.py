@@ -28,7 +28,9 @@ def test_a_row(codec: str, width: int, key: int, value: int) -> None:
 
 def test_an_unknown_codec_lists_those_there_are() -> None:
     assert codec_named("k8v4") == "k8v4"
-    with pytest.raises(ConfigError, match=r"'fp8' is not a codec .known: bf16, int8, k8v4, int4"):
+    with pytest.raises(
+        ConfigError, match=r"'fp8' is not a codec to plan .known: bf16, int8, int4, k8v4"
+    ):
         codec_named("fp8")
 
 

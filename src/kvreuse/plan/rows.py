@@ -13,8 +13,8 @@ PlaneName = Literal["bf16", "int8", "int4"]
 CODECS: Mapping[str, tuple[PlaneName, PlaneName]] = {
     "bf16": ("bf16", "bf16"),
     "int8": ("int8", "int8"),
-    "k8v4": ("int8", "int4"),
     "int4": ("int4", "int4"),
+    "k8v4": ("int8", "int4"),
 }
 """The codec of keys and the codec of values, by the name of ``--kv-cache-dtype``."""
 
@@ -26,7 +26,7 @@ def codec_named(name: str) -> str:
     """``name``, if it is a codec whose bytes follow from its name. ConfigError if not."""
     if name not in CODECS:
         known = ", ".join(CODECS)
-        raise ConfigError(f"--kv-cache-dtype {name!r} is not a codec (known: {known})")
+        raise ConfigError(f"--kv-cache-dtype {name!r} is not a codec to plan (known: {known})")
     return name
 
 
