@@ -21,6 +21,8 @@ RANKS = {
     "kv": 2,
     "ops": 3,
     "model": 4,
+    "structured_outputs": 4,
+    "guide": 5,
     "config": 5,
     "outputs": 5,
     "sampling_params": 5,

@@ -10,6 +10,7 @@ from kvreuse.batch import BatchBuilder
 from kvreuse.bounds import checked_ids, room_for_answer
 from kvreuse.errors import RequestError
 from kvreuse.group import Group, make_group
+from kvreuse.guide.guide import Guides
 from kvreuse.kv.cache import KVCache
 from kvreuse.metrics import Counters
 from kvreuse.model.tokenizer import Tokenizer
@@ -52,6 +53,7 @@ class Engine:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._seed = seed
+        self.guides = Guides(tokenizer, vocab_size)
         rows, seats = runner.max_num_batched_tokens, runner.max_num_seqs
         budget = min(rows, max_num_batched_tokens or rows)
         seats = min(seats, max_num_seqs or seats, budget)
@@ -102,7 +104,7 @@ class Engine:
 
         Prefixes are shared only among requests of one ``cache_salt``. RequestError, at once, for
         one that can never be served: an empty prompt, ids that are none of the vocabulary's, more
-        tokens than the context or more pages than the pool has.
+        tokens than the context or more pages than the pool has, a form that cannot be followed.
         """
         now = time.perf_counter()
         ids = checked_ids(prompt_ids, self._vocab_size)
@@ -110,6 +112,7 @@ class Engine:
             raise RequestError("stop texts need a tokenizer; use stop_token_ids")
         if cache_salt is not None and not (isinstance(cache_salt, str) and cache_salt):
             raise RequestError(f"cache_salt must be a text, and not empty, got {cache_salt!r}")
+        self.guides.guide(params.structured_outputs)
         pool = self.cache.pool
         max_tokens = room_for_answer(len(ids), params.max_tokens, self.max_model_len, pool)
         if request_id is None:
@@ -188,7 +191,11 @@ class Engine:
 
     def _begin_answer(self, request: Request) -> None:
         self._answers[request] = Answer(
-            request, self._tokenizer, vocab_size=self._vocab_size, engine_seed=self._seed
+            request,
+            self._tokenizer,
+            vocab_size=self._vocab_size,
+            engine_seed=self._seed,
+            guide=self.guides.guide(request.params.structured_outputs),
         )
 
     def _take(self, logits: Float32Array) -> None:

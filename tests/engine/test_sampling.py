@@ -13,15 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvreuse.errors import ModelFileError
-from kvreuse.sampling import (
-    Sampler,
-    candidates,
-    draw,
-    kth_largest,
-    make_generator,
-    nucleus,
-    top_logprobs,
-)
+from kvreuse.sampling import Sampler, make_generator, top_logprobs
+from kvreuse.sampling.candidates import candidates, draw, largest_k, nucleus
 from kvreuse.sampling_params import SamplingParams
 
 Floats = npt.NDArray[np.float64]
@@ -59,6 +52,7 @@ def plain_probabilities(logits: npt.NDArray[np.float32], params: SamplingParams)
     top_k=st.sampled_from([-1, 0, 1, 2, 40, 999, 10_000]),
     top_p=st.sampled_from([1e-6, 0.3, 0.9, 0.999, 1.0]),
     min_p=st.sampled_from([0.0, 0.02, 0.5, 1.0]),
+    whole=st.booleans(),
 )
 def test_candidates_are_those_of_the_plain_formula(
     *,
@@ -69,12 +63,20 @@ def test_candidates_are_those_of_the_plain_formula(
     top_k: int,
     top_p: float,
     min_p: float,
+    whole: bool,
 ) -> None:
     params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     logits = row_of(seed, size, spread)
-    ids, weights = candidates(logits, params)
+    ids, weights, rest = candidates(logits, float(logits.max()), params, whole=whole)
     assert ids is None or (np.diff(ids) > 0).all()
     kept = np.arange(size) if ids is None else ids
+    every = plain_probabilities(logits, dataclasses.replace(params, top_p=1, top_k=0, min_p=0))
+    if rest:  # tokens that could be drawn were left out, but no more than that
+        assert not whole
+        assert top_p == 1
+        left_out = np.delete(every, kept)
+        assert left_out.sum() / every.max() <= rest
+        kept = np.union1d(kept, np.flatnonzero(every))
     # float32 may decide otherwise about a token that lies on the border to six digits.
     least, most = (
         plain_probabilities(
@@ -88,8 +90,7 @@ def test_candidates_are_those_of_the_plain_formula(
         for slack in (-1e-5, 1e-5)
     )
     assert set(np.flatnonzero(least)) <= set(kept) <= set(np.flatnonzero(most))
-    every = dataclasses.replace(params, top_p=1, top_k=0, min_p=0)
-    expected = plain_probabilities(logits, every)[kept]
+    expected = every[kept if ids is None else ids]
     np.testing.assert_allclose(
         weights / weights.max(), expected / expected.max(), rtol=2e-5, atol=1e-36
     )
@@ -102,6 +103,7 @@ def test_candidates_are_those_of_the_plain_formula(
 def test_a_nucleus_is_the_smallest_that_reaches_its_mass(weights: list[int], top_p: float) -> None:
     values = np.array(weights, dtype=np.float32)
     kept = nucleus(values, top_p)
+    assert kept is not None
     inside, enough = values[kept], top_p * values.sum()
     assert (np.diff(kept) > 0).all()
     assert inside.sum() >= enough
@@ -114,9 +116,11 @@ def test_a_nucleus_is_the_smallest_that_reaches_its_mass(weights: list[int], top
 
 
 @given(st.lists(st.integers(-50, 50), min_size=1, max_size=300), st.data())
-def test_kth_largest_is_that_of_the_sorted(values: list[int], data: st.DataObject) -> None:
+def test_the_k_largest_are_those_of_the_sorted(values: list[int], data: st.DataObject) -> None:
     k = data.draw(st.integers(1, len(values)))
-    assert kth_largest(np.array(values, dtype=np.float32), k) == sorted(values, reverse=True)[k - 1]
+    least = sorted(values, reverse=True)[k - 1]
+    expected = [index for index, value in enumerate(values) if value >= least]
+    assert largest_k(np.array(values, dtype=np.float32), k).tolist() == expected
 
 
 @given(
@@ -128,6 +132,7 @@ def test_draw_takes_the_weight_that_the_uniform_falls_on(
 ) -> None:
     values = np.array(weights, dtype=np.float32)
     index = draw(values, uniform)
+    assert index is not None
     slack = 1e-6 * values.sum()
     assert values[index] > 0
     assert math.fsum(values[:index]) <= uniform * math.fsum(values) + slack
