@@ -44,6 +44,7 @@ RANKS = {
     "async_engine": 10,
     "llm": 10,
     "__init__": 11,
+    "server": 11,
     "cli": 12,
     "__main__": 13,
 }
