@@ -220,9 +220,10 @@ def test_a_form_that_runs_into_a_limit_aborts_its_answer_only(
         self._matcher.consume_token(llm.tokenizer.encode("!")[0])  # which the form forbids
         self._look()
 
-    other = answer(llm, GREEDY)
+    short = dataclasses.replace(GREEDY, max_tokens=10)
+    other = answer(llm, short)
     monkeypatch.setattr(Guide, "accept", limited)
-    broken, fine = llm.generate([PROMPT] * 2, [asked(GREEDY, regex=DATE), GREEDY])
+    broken, fine = llm.generate([PROMPT] * 2, [asked(short, regex=DATE), short])
     assert fine.outputs[0] == other
     assert broken.outputs[0].finish_reason == "abort"
     assert isinstance(broken.outputs[0].stop_reason, str)

@@ -27,12 +27,20 @@ MAX_COMPILED = 64
 class Guide:
     """The tokens that one answer may go on with, from its own tokens and its form alone."""
 
-    __slots__ = ("_ends", "_matcher", "_vocab_size", "allowed", "complete", "failure")
+    __slots__ = (
+        "_ends",
+        "_matcher",
+        "_vocab_size",
+        "allowed",
+        "complete",
+        "failure",
+        "num_allowed",
+    )
 
     def __init__(self, matcher: LLMatcher, ends: tuple[int, ...], vocab_size: int) -> None:
         """At the start of a form; ``failure`` says so if it cannot be followed."""
         self._matcher = matcher
-        self._ends = ends
+        self._ends = tuple(token for token in ends if token < vocab_size)
         self._vocab_size = vocab_size
         self.complete = False
         """Whether nothing may follow any more."""
@@ -40,6 +48,8 @@ class Guide:
         """Why the form cannot be followed further: it ran into a limit of llguidance."""
         self.allowed: Mask = np.zeros(vocab_size, dtype=np.bool_)
         """bool[vocab]: the tokens that may come next; ends of sequence where the form may end."""
+        self.num_allowed = 0
+        """How many these are."""
         self._look()
 
     def fork(self) -> Guide:
@@ -47,7 +57,8 @@ class Guide:
         other: Guide = object.__new__(Guide)
         other._matcher = self._matcher.deep_copy()
         other._ends, other._vocab_size = self._ends, self._vocab_size
-        other.complete, other.failure, other.allowed = self.complete, self.failure, self.allowed
+        other.complete, other.failure = self.complete, self.failure
+        other.allowed, other.num_allowed = self.allowed, self.num_allowed
         return other
 
     def accept(self, token: int) -> None:
@@ -57,18 +68,18 @@ class Guide:
         if self._matcher.is_error() or not self.complete:
             self._look()
             # An end that is the only way on is an end that has been reached.
-            others = self.allowed.copy()
-            others[list(self._ends)] = False
-            self.complete = not others.any()
+            ends = self.allowed[list(self._ends)]
+            self.complete = self.num_allowed == np.count_nonzero(ends)
 
     def _look(self) -> None:
         """Work out what may come next."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         mask = np.unpackbits(bits, count=self._vocab_size, bitorder="little")
         self.allowed = mask.view(np.bool_)
+        self.num_allowed = int(np.count_nonzero(self.allowed))
         if self._matcher.is_error():
             self.failure = in_line(self._matcher.get_error())
-        elif not self.allowed.any():
+        elif self.num_allowed == 0:
             self.failure = "no token of the model may come next"
 
 
@@ -92,19 +103,22 @@ class Guides:
         if outputs is None:
             return None
         with self._lock:
-            compiled = self._compiled.pop(outputs, None)
-            if compiled is None:
-                compiled = self._compile(outputs)
+            compiled = self._compiled.get(outputs)
+        if compiled is None:
+            compiled = self._compile(outputs)  # meanwhile others go on with what is compiled
+        with self._lock:
             self._compiled[outputs] = compiled
+            self._compiled.move_to_end(outputs)
             if len(self._compiled) > MAX_COMPILED:
                 self._compiled.popitem(last=False)
-            return compiled.fork()
+        return compiled.fork()
 
     def _compile(self, outputs: StructuredOutputs) -> Guide:
         if self._tokenizer is None:
             raise RequestError("structured outputs need a tokenizer")
-        if self._wrapped is None:
-            self._wrapped = llguidance_tokenizer(self._tokenizer, self._vocab_size)
+        with self._lock:
+            if self._wrapped is None:
+                self._wrapped = llguidance_tokenizer(self._tokenizer, self._vocab_size)
         from llguidance import LLMatcher  # noqa: PLC0415  (an optional dependency)
 
         matcher = LLMatcher(self._wrapped, grammar_of(outputs), log_level=0)

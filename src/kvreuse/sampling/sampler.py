@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from kvreuse.errors import ModelFileError
-from kvreuse.guide.guide import Guide, Mask
+from kvreuse.guide.guide import Guide
 from kvreuse.sampling.candidates import Floats, Ids, choose
 from kvreuse.sampling.penalties import Penalties
 from kvreuse.sampling_params import SamplingParams
@@ -85,25 +85,24 @@ class Sampler:
             logits = logits.copy()
             self._penalties.apply(logits)
         if self._guide is not None:
-            return _restricted(logits, _without(self._guide.allowed, banned))
+            return _restricted(logits, self._guide, banned)
         if banned:
             logits = logits.copy()
             logits[banned] = -math.inf
         return logits, None
 
 
-def _without(allowed: Mask, banned: list[int]) -> Mask:
-    """``allowed`` but for the ``banned``, unless nothing would be left."""
-    if not banned:
-        return allowed
-    others = allowed.copy()
-    others[banned] = False
-    return others if others.any() else allowed
+def _restricted(logits: Floats, guide: Guide, banned: list[int]) -> tuple[Floats, Ids | None]:
+    """Only the logits that are allowed, and their ids; or all, with -inf for the others.
 
-
-def _restricted(logits: Floats, allowed: Mask) -> tuple[Floats, Ids | None]:
-    """Only the logits that are ``allowed``, and their ids; or all, with -inf for the others."""
-    if np.count_nonzero(allowed) * _SPARSE < len(allowed):
+    What is ``banned`` is not allowed, unless nothing else is.
+    """
+    allowed = guide.allowed
+    if banned:
+        others = allowed.copy()
+        others[banned] = False
+        allowed = others if others.any() else allowed
+    if guide.num_allowed * _SPARSE < len(allowed):
         ids = allowed.nonzero()[0]
         return logits[ids], ids
     return np.where(allowed, logits, np.float32(-math.inf)), None
