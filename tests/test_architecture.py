@@ -17,6 +17,7 @@ MAX_LINES = 400
 # package may be a unit of its own: the longest name counts.
 RANKS = {
     "errors": 0,
+    "alike": 0,
     "model.spec": 1,
     "kv": 2,
     "ops": 3,
@@ -25,7 +26,11 @@ RANKS = {
     "outputs": 5,
     "sampling_params": 5,
     "plan": 6,
+    "prefill": 5,
+    "progress": 6,
     "prompts": 6,
+    "explain": 6,
+    "turns": 6,
     "metrics": 5,
     "request": 6,
     "sampling": 6,
@@ -39,6 +44,7 @@ RANKS = {
     "answer": 7,
     "group": 8,
     "engine": 9,
+    "delta_stream": 6,
     "async_engine": 10,
     "llm": 10,
     "__init__": 11,
