@@ -35,6 +35,7 @@ RANKS = {
     "request": 6,
     "sampling": 6,
     "detokenize": 6,
+    "why": 7,
     "bounds": 7,
     "waiting": 7,
     "step": 7,

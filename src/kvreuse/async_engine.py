@@ -11,7 +11,6 @@ from typing import Any
 
 from kvreuse.engine import Engine
 from kvreuse.errors import RequestError
-from kvreuse.explain import PartOf
 from kvreuse.outputs import Delta
 from kvreuse.request import Int32Array
 from kvreuse.sampling_params import SamplingParams
@@ -65,7 +64,6 @@ class AsyncEngine:
         prompt: str | None = None,
         request_id: str | None = None,
         cache_salt: str | None = None,
-        part_of: PartOf | None = None,
     ) -> AsyncGenerator[Delta, None]:
         """The deltas of one request as they come; the last one has the result as ``output``.
 
@@ -76,12 +74,7 @@ class AsyncEngine:
 
         def add() -> None:
             added = self._engine.add_request(
-                prompt_ids,
-                params,
-                prompt=prompt,
-                request_id=request_id,
-                cache_salt=cache_salt,
-                part_of=part_of,
+                prompt_ids, params, prompt=prompt, request_id=request_id, cache_salt=cache_salt
             )
             self._inboxes[added] = inbox
 

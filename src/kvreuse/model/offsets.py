@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -46,3 +47,9 @@ def spells(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> bool:
         before < after or not tokenizer.is_special(token)
         for token, before, after in zip(ids, offsets, offsets[1:], strict=False)
     )
+
+
+def token_at(tokenizer: Tokenizer, ids: Sequence[int], text: str, character: int) -> int:
+    """How many tokens of ``text`` lie in full before this character; 0 if they do not spell it."""
+    offsets = token_offsets(tokenizer, ids, text)
+    return 0 if offsets is None else bisect_right(offsets, character) - 1

@@ -63,6 +63,11 @@ class PromptParts:
         """Where ``part`` is; None where the template has dropped it or defeats the search."""
         return next((span for span in self.spans if span.part == part), None)
 
+    def message(self, index: int) -> Span | None:
+        """Where the message at ``index`` is, the system's text too; None as for ``span_of``."""
+        spans = (span for span in self.spans if span.part.kind in ("system", "message"))
+        return next((span for span in spans if span.part.index == index), None)
+
 
 def prompt_parts(
     template: ChatTemplate,
