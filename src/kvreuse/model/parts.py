@@ -54,10 +54,15 @@ class PromptParts:
 
     def at(self, character: int) -> Part:
         """The part that the character at this offset lies in, or that ends right before it."""
+        span = self.span_at(character)
+        return TEMPLATE if span is None else span.part
+
+    def span_at(self, character: int) -> Span | None:
+        """Where that part is; None for the template's own text."""
         place = bisect_right(self._starts, character) - 1
         if place >= 0 and character <= self.spans[place].end:
-            return self.spans[place].part
-        return TEMPLATE
+            return self.spans[place]
+        return None
 
     def span_of(self, part: Part) -> Span | None:
         """Where ``part`` is; None where the template has dropped it or defeats the search."""

@@ -54,7 +54,8 @@ _ADVICE = {
 
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}\.?"
 _DAY = r"(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs)?|Fri|Sat(?:ur)?|Sun)(?:day)?\b"
-_TIME = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:\s?[AaPp]\.?[Mm]\b\.?)?"
+_HALF = r"(?:\s?(?:[AaPp][Mm]\b|[AaPp]\.[Mm]\.))?"
+_TIME = rf"\d{{1,2}}:\d{{2}}(?::\d{{2}}(?:[.,]\d+)?)?{_HALF}"
 _ZONE = r"(?:\s?(?:Z|UTC|GMT)\b|\s?[+-]\d{2}:?\d{2}\b)?"
 _DATE = (
     r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/]\d{1,2}[-/]\d{2,4}|\d{1,2}\.\d{1,2}\.\d{4}"
@@ -149,9 +150,7 @@ def _in_text(one: Rendered, other: Rendered, at: int) -> Culprit | None:
         first, second = (_match(pattern, text, at) for text in (one.text, other.text))
         if first is None or second is None or first[0] == second[0]:
             continue
-        after = [
-            rendered.text[match.end() :] for rendered, match in ((one, first), (other, second))
-        ]
+        after = _rest(one, first.end()), _rest(other, second.end())
         if not _is_newest(other, at) or shared_start(*after) >= SAME_AFTER:
             return Culprit(cause, first[0], second[0], at - second.start())
     return None
@@ -163,6 +162,12 @@ def _match(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str] | None
         if match.start() <= at <= match.end():
             return match
     return None
+
+
+def _rest(rendered: Rendered, at: int) -> str:
+    """What follows in the same part."""
+    span = rendered.parts.span_at(at)
+    return rendered.text[at : span.end if span is not None else None]
 
 
 def _is_newest(rendered: Rendered, at: int) -> bool:

@@ -146,7 +146,10 @@ class _Analysis:
         alone = {cause: self._mended([cause]) for cause in causes}
         everything = self._mended(causes) if several or not causes else alone[causes[0]]
         cached = [found.tokens for found in self._found]
-        hits = [max(hit, floor) for (hit, _), floor in zip(everything, self._floors, strict=True)]
+        hits = [
+            max(hit, min(floor, size - 1))
+            for (hit, size), floor in zip(everything, self._floors, strict=True)
+        ]
         lost = [
             min(max(hit - has, 0), len(ids) - 1 - has)
             for hit, has, ids in zip(hits, cached, self._plain.ids, strict=True)
@@ -184,7 +187,7 @@ class _Analysis:
             floor = _floor(reason.cause, *self._pair(place, like))
         self._likes.append(like)
         self._culprits.append(reason)
-        self._floors.append(max(floor, found.tokens))
+        self._floors.append(floor)
 
     def _pair(self, place: int, like: int) -> tuple[Rendered, Rendered]:
         return self._plain.rendered(like), self._plain.rendered(place)
@@ -227,7 +230,7 @@ class _Analysis:
         if cause not in (Cause.TEMPLATE, Cause.HISTORY):
             return None
         hits = [
-            floor if reason is not None and reason.cause is cause else found.tokens
+            max(floor, found.tokens) if reason and reason.cause is cause else found.tokens
             for reason, floor, found in zip(self._culprits, self._floors, self._found, strict=True)
         ]
         return _rate(zip(hits, map(len, self._plain.ids), strict=True))
