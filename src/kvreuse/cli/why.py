@@ -38,9 +38,9 @@ def why(
 ) -> None:
     """Say how far prompts share what was computed for others, and what breaks it.
 
-    Nothing is computed, and no weights are read. A chat is a list of messages, or an OpenAI request
-    with messages and tools; a log has a request a line, as batch files, or the server's own log
-    (with --log-prompts).
+    Nothing is computed, and no weights are read. A chat is a list of messages,
+    or an OpenAI request with messages and tools. A log has a request a line:
+    batch files, or the server's own log with its prompts.
 
     \b
       kvreuse why smollm2-135m monday.json tuesday.json

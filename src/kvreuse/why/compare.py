@@ -6,8 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from .culprits import Culprit, culprit, part_of
-from .difference import Difference, difference
+from .culprits import Culprit, culprit, part_of, shown
+from .difference import Difference
 from .rendered import Rendered
 
 
@@ -45,7 +45,7 @@ def compare(one: Rendered, other: Rendered, page_size: int) -> Comparison:
     differ = np.flatnonzero(one.ids[:length] != other.ids[:length])
     shared = int(differ[0]) if len(differ) else length
     found = culprit(one, other)
-    gap = difference(one.text, other.text, found.widen if found is not None else 0)
+    gap = shown(one, other, found)
     salted = one.asked.salt != other.asked.salt
     is_chat = one.asked.messages is not None or other.asked.messages is not None
     ends = gap is None or gap.at == min(len(one.text), len(other.text))

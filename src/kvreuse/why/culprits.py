@@ -13,6 +13,7 @@ from kvreuse.alike import shared_end, shared_start
 from kvreuse.errors import RequestError
 from kvreuse.model.parts import Part
 
+from .difference import Difference, difference
 from .rendered import Rendered
 
 LONGEST = 96
@@ -89,6 +90,8 @@ class Culprit:
     other: str = ""
     widen: int = 0
     """Characters of the pieces that lie in front of the first that differs."""
+    in_text: bool = False
+    """Whether the pieces are in the texts, where these part."""
     around: tuple[str, str] | None = None
     """FIELD: what both system texts have before and behind the field."""
 
@@ -152,7 +155,7 @@ def _in_text(one: Rendered, other: Rendered, at: int) -> Culprit | None:
             continue
         after = _rest(one, first.end()), _rest(other, second.end())
         if not _is_newest(other, at) or shared_start(*after) >= SAME_AFTER:
-            return Culprit(cause, first[0], second[0], at - second.start())
+            return Culprit(cause, first[0], second[0], at - second.start(), in_text=True)
     return None
 
 
@@ -201,7 +204,7 @@ def field_of(one: str, other: str) -> Culprit | None:
     if alike < max(map(len, pieces)):
         return None
     around = one[:start], one[len(one) - after :] if after else ""
-    return Culprit(Cause.FIELD, pieces[0], pieces[1], widen, around)
+    return Culprit(Cause.FIELD, pieces[0], pieces[1], widen, in_text=True, around=around)
 
 
 def _history(one: Rendered, other: Rendered, at: int) -> Culprit | None:
@@ -245,3 +248,10 @@ def part_of(one: Rendered, other: Rendered, at: int) -> Part:
     """The part of the prompt that two texts part in: the later one's, unless it ends there."""
     part = other.parts.at(at)
     return one.parts.at(at) if part.kind == "template" else part
+
+
+def shown(one: Rendered, other: Rendered, found: Culprit | None) -> Difference | None:
+    """Where two prompts part, with the whole of what differs where that is known."""
+    if found is None or not found.in_text:
+        return difference(one.text, other.text)
+    return difference(one.text, other.text, found.widen, (found.one, found.other))

@@ -30,17 +30,23 @@ class Difference:
     other_after: str
 
 
-def difference(one: str, other: str, widen: int = 0) -> Difference | None:
+def difference(
+    one: str, other: str, widen: int = 0, pieces: tuple[str, str] | None = None
+) -> Difference | None:
     """Where ``one`` and ``other`` part; None where they are equal.
 
-    The pieces start ``widen`` characters before that, to be read as the words that they are.
+    The pieces start ``widen`` characters before that, to be read as the words that they are; left
+    out, they end where the texts agree again.
     """
     at = shared_start(one, other)
     if at == len(one) == len(other):
         return None
-    lengths = _until_they_agree(one[at : at + WINDOW], other[at : at + WINDOW])
     start = max(0, at - widen)
-    ends = [at + length for length in lengths]
+    if pieces is not None:
+        ends = [start + len(piece) for piece in pieces]
+    else:
+        lengths = _until_they_agree(one[at : at + WINDOW], other[at : at + WINDOW])
+        ends = [at + length for length in lengths]
     return Difference(
         at,
         one[max(0, start - CONTEXT) : start],

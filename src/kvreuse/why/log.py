@@ -10,8 +10,8 @@ from kvreuse.alike import shared_start
 from kvreuse.model.parts import Part
 
 from .asked import Asked
-from .culprits import Cause, Culprit, culprit, kept_messages, part_of
-from .difference import Difference, difference
+from .culprits import Cause, Culprit, culprit, kept_messages, part_of, shown
+from .difference import Difference
 from .mend import REWRITTEN, Findings, place_of
 from .rendered import Rendered, Texts
 from .replay import Found, Ids, known_until, replayed
@@ -240,7 +240,7 @@ class _Analysis:
         gap, part = None, None
         if like is not None and lost:
             one, other = self._pair(place, like)
-            gap = difference(one.text, other.text, reason.widen if reason is not None else 0)
+            gap = shown(one, other, reason)
             part = str(self._part(place, like)) if other.asked.messages is not None else None
         return Line(
             name=self._plain.requests[place].name,
