@@ -13,8 +13,8 @@ from .asked import Asked
 from .culprits import Cause, Culprit, culprit, kept_messages, part_of, shown
 from .difference import Difference
 from .mend import REWRITTEN, Findings, place_of
-from .rendered import Rendered, Texts
-from .replay import Found, Ids, known_until, replayed
+from .rendered import Ids, Rendered, Texts
+from .replay import Found, known_until, replayed
 
 Progress = Callable[[int, int], None]
 """Called with the steps done, and how many there are as far as is known."""
@@ -107,12 +107,15 @@ class _Pass:
         self.requests = requests
         self.ids: list[Ids] = []
         self.rendered = functools.lru_cache(_REMEMBERED)(
-            lambda place: texts.rendered(requests[place])
+            lambda place: texts.rendered(requests[place], self.ids[place])
         )
+        self._texts = texts
 
     def add(self, ids: Ids | None) -> None:
         """The tokens of the next request, where they are known already."""
-        self.ids.append(self.rendered(len(self.ids)).ids if ids is None else ids)
+        if ids is None:
+            ids = self._texts.rendered(self.requests[len(self.ids)]).ids
+        self.ids.append(ids)
 
 
 class _Analysis:

@@ -20,6 +20,8 @@ from kvreuse.model.tokenizer import Tokenizer
 
 from .asked import Asked
 
+Ids = npt.NDArray[np.int32]
+"""int32[n]: the tokens of a prompt."""
 _NO_PARTS = PromptParts(())
 
 
@@ -38,16 +40,21 @@ class Texts:
             tokenizer = Tokenizer.from_gguf(file)
             return cls(tokenizer, ChatTemplate.from_gguf(file, tokenizer))
 
-    def rendered(self, asked: Asked) -> Rendered:
-        """RequestError, naming the request, where the template or the tokenizer refuses it."""
+    def rendered(self, asked: Asked, ids: Ids | None = None) -> Rendered:
+        """The prompt of a request; ``ids`` are its tokens where they are known.
+
+        RequestError, naming the request, where the template or the tokenizer refuses it.
+        """
         try:
             if asked.messages is None:
                 return self._plain(asked)
             text = self.text_of(asked)
-            ids = self.tokenizer.encode(text, add_special_tokens=False)
+            if ids is None:
+                encoded = self.tokenizer.encode(text, add_special_tokens=False)
+                ids = np.asarray(encoded, dtype=np.int32)
         except RequestError as error:
             raise RequestError(f"{asked.name}: {error}") from None
-        return Rendered(self, asked, text, np.asarray(ids, dtype=np.int32))
+        return Rendered(self, asked, text, ids)
 
     def text_of(self, asked: Asked, **options: Any) -> str:
         """The text of a chat; ``options`` go before those of the request. RequestError."""
@@ -79,7 +86,7 @@ class Texts:
 class Rendered:
     """A request's text, its tokens, and its parts where it is a chat."""
 
-    def __init__(self, texts: Texts, asked: Asked, text: str, ids: npt.NDArray[np.int32]) -> None:
+    def __init__(self, texts: Texts, asked: Asked, text: str, ids: Ids) -> None:
         self.asked = asked
         self.text = text
         self.ids = ids
@@ -94,7 +101,7 @@ class Rendered:
         messages = self._texts.messages_of(asked)
         return prompt_parts(template, self.text, messages, asked.tools, **asked.options)
 
-    def answered(self) -> list[npt.NDArray[np.int32]]:
+    def answered(self) -> list[Ids]:
         """The prompt's tokens with those of each answer that is known, as the text encodes."""
         encode = self._texts.tokenizer.encode
         answers = [encode(one, add_special_tokens=False) for one in self.asked.answers if one]

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.layout import KVLayout
@@ -16,9 +15,7 @@ from kvreuse.kv.pool import PagePool
 
 from .asked import Asked
 from .culprits import canonical
-from .rendered import Rendered
-
-Ids = npt.NDArray[np.int32]
+from .rendered import Ids, Rendered
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
