@@ -13,6 +13,7 @@ from kvreuse.cli.models import models
 from kvreuse.cli.plan import plan
 from kvreuse.cli.pull import pull
 from kvreuse.cli.run import run
+from kvreuse.cli.why import why
 
 HELP = """
 Run language models on this CPU; every key and value is computed once and kept in pages.
@@ -36,6 +37,7 @@ app.command()(pull)
 app.command()(models)
 app.command()(info)
 app.command()(plan)
+app.command()(why)
 
 
 def main() -> None:
