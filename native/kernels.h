@@ -80,6 +80,11 @@ struct Plane {
   float shrink;       // 4 bits: the range begins this share of it above the smallest value
 };
 
+inline Plane plane_at(size_t offset, Codec codec, bool value, size_t head_dim, double clip) {
+  return {offset, TILE_TOKENS * row_bytes(codec, value, head_dim), codec, (float)(clip / (codec == Codec::INT4 ? 15 : 127)),
+          (float)((1 - clip) / 2)};
+}
+
 // Geometry of the pool, see KVLayout. Bytes.
 struct KVGeometry {
   uint8_t *pool;

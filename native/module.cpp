@@ -46,10 +46,8 @@ struct KVView {
       const int codec = codecs ? codecs->data()[i] : 0;
       const double clip = clips ? clips->data()[i] : 1.0;
       if (codec < 0 || codec > 2 || !(clip > 0 && clip <= 1)) throw std::invalid_argument("a codec is 0 to 2, a clip above 0 and at most 1");
-      const bool value = i / kv_heads % 2;
-      const size_t row = kvr::row_bytes((kvr::Codec)codec, value, head_dim);
-      planes.push_back({page, kvr::TILE_TOKENS * row, (kvr::Codec)codec, (float)(clip / (codec == 2 ? 15 : 127)), (float)((1 - clip) / 2)});
-      page += page_size * row;
+      planes.push_back(kvr::plane_at(page, (kvr::Codec)codec, i / kv_heads % 2, head_dim, clip));
+      page += page_size / kvr::TILE_TOKENS * planes.back().tile_bytes;
     }
     if (pool.shape(1) != page) throw std::invalid_argument("a page of the pool has another size than its geometry gives");
     geometry = {pool.data(), planes.data(), page, page_size, kv_heads, group_size, head_dim};

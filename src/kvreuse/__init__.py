@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kvreuse.llm import LLM
     from kvreuse.outputs import CompletionOutput, RequestOutput
     from kvreuse.sampling_params import SamplingParams
+    from kvreuse.structured_outputs import StructuredOutputs
 
 __all__ = [
     "LLM",
@@ -22,6 +23,7 @@ __all__ = [
     "EngineConfig",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputs",
 ]
 
 _HOMES = {
@@ -29,6 +31,7 @@ _HOMES = {
     "AsyncEngine": "kvreuse.async_engine",
     "EngineConfig": "kvreuse.config",
     "SamplingParams": "kvreuse.sampling_params",
+    "StructuredOutputs": "kvreuse.structured_outputs",
     "RequestOutput": "kvreuse.outputs",
     "CompletionOutput": "kvreuse.outputs",
 }

@@ -9,11 +9,14 @@ from kvreuse.answer import Answer
 from kvreuse.batch import BatchBuilder
 from kvreuse.bounds import checked_ids, room_for_answer
 from kvreuse.errors import RequestError
+from kvreuse.explain import PartOf, explained
 from kvreuse.group import Group, make_group
+from kvreuse.guide.guide import Guides
 from kvreuse.kv.cache import KVCache
 from kvreuse.metrics import Counters
 from kvreuse.model.tokenizer import Tokenizer
 from kvreuse.outputs import Delta, RequestOutput
+from kvreuse.prefill import PrefillRate
 from kvreuse.request import Float32Array, Int32Array, Request, Runner
 from kvreuse.sampling_params import SamplingParams
 from kvreuse.scheduler import Scheduler
@@ -47,11 +50,13 @@ class Engine:
         """
         self.max_model_len = max_model_len
         self.counters = Counters()
+        self.prefill = PrefillRate()
         self._runner = runner
         self.cache = cache
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._seed = seed
+        self.guides = Guides(tokenizer, vocab_size)
         rows, seats = runner.max_num_batched_tokens, runner.max_num_seqs
         budget = min(rows, max_num_batched_tokens or rows)
         seats = min(seats, max_num_seqs or seats, budget)
@@ -97,12 +102,14 @@ class Engine:
         prompt: str | None = None,
         request_id: str | None = None,
         cache_salt: str | None = None,
+        part_of: PartOf | None = None,
     ) -> str:
         """Queue a prompt; returns its id (a running number unless given).
 
-        Prefixes are shared only among requests of one ``cache_salt``. RequestError, at once, for
+        Prefixes are shared only among requests of one ``cache_salt``. ``part_of`` tells, where they
+        are not, which part of a chat a character of ``prompt`` lies in. RequestError, at once, for
         one that can never be served: an empty prompt, ids that are none of the vocabulary's, more
-        tokens than the context or more pages than the pool has.
+        tokens than the context or more pages than the pool has, a form that cannot be followed.
         """
         now = time.perf_counter()
         ids = checked_ids(prompt_ids, self._vocab_size)
@@ -110,6 +117,7 @@ class Engine:
             raise RequestError("stop texts need a tokenizer; use stop_token_ids")
         if cache_salt is not None and not (isinstance(cache_salt, str) and cache_salt):
             raise RequestError(f"cache_salt must be a text, and not empty, got {cache_salt!r}")
+        self.guides.guide(params.structured_outputs)
         pool = self.cache.pool
         max_tokens = room_for_answer(len(ids), params.max_tokens, self.max_model_len, pool)
         if request_id is None:
@@ -126,6 +134,7 @@ class Engine:
             cache_salt=cache_salt,
             layout=pool.layout,
         )
+        group.part_of = part_of
         self._num_added += 1
         self.counters.requests += 1
         self._groups[request_id] = group
@@ -180,7 +189,11 @@ class Engine:
         batch.clear()
         for request, rows in plan.works:
             batch.add(request, rows)
+        start = time.perf_counter()
         logits = self._runner.run(batch.build(plan.copies))
+        if batch.num_rows > len(plan.works):
+            prompt_rows = sum(rows for _, rows in plan.works if rows > 1)
+            self.prefill.observe(prompt_rows, batch.num_rows, time.perf_counter() - start)
         self.scheduler.finish(plan)
         counters.steps += 1
         counters.computed_tokens += batch.num_rows
@@ -188,7 +201,11 @@ class Engine:
 
     def _begin_answer(self, request: Request) -> None:
         self._answers[request] = Answer(
-            request, self._tokenizer, vocab_size=self._vocab_size, engine_seed=self._seed
+            request,
+            self._tokenizer,
+            vocab_size=self._vocab_size,
+            engine_seed=self._seed,
+            guide=self.guides.guide(request.params.structured_outputs),
         )
 
     def _take(self, logits: Float32Array) -> None:
@@ -235,6 +252,7 @@ class Engine:
     def _result(self, group: Group, now: float) -> RequestOutput | None:
         """The result, once all answers have ended."""
         output = group.output(now)
-        if output is not None:
-            del self._groups[group.leader.group_id]
-        return output
+        if output is None:
+            return None
+        del self._groups[group.leader.group_id]
+        return explained(output, self._tokenizer, self.prefill.seconds_per_token, group.part_of)

@@ -22,18 +22,24 @@ METRICS = RequestMetrics(
 )
 
 
-def line(metrics: RequestMetrics, reason: FinishReason, max_tokens: int | None = 41) -> str:
+def line(
+    metrics: RequestMetrics, reason: FinishReason, max_tokens: int | None = 41, cached: int = 0
+) -> str:
     answer = CompletionOutput(index=0, text="", token_ids=(), finish_reason=reason)
-    output = RequestOutput("0", None, (), [answer], metrics)
+    output = RequestOutput("0", None, (), [answer], metrics, num_cached_tokens=cached)
     pool = PagePool(KVLayout(num_layers=30, num_kv_heads=3, head_dim=64), num_pages=64)
     return summary(output, pool, max_tokens)
 
 
 def test_tokens_rates_first_token_and_pages() -> None:
     assert line(METRICS, "stop") == (
-        "prompt 1,000 at 2,000 tok/s | generated 41 at 20 tok/s | first token 500 ms"
+        "prompt 1,000 at 2,000 tok/s, 0 cached | generated 41 at 20 tok/s | first token 500 ms"
         " | KV 33 pages, 23.2 MiB of 45 MiB"
     )
+
+
+def test_cached_tokens() -> None:
+    assert line(METRICS, "stop", cached=960).startswith("prompt 1,000 at 2,000 tok/s, 960 cached |")
 
 
 def test_one_token_has_no_rate() -> None:

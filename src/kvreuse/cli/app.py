@@ -10,8 +10,10 @@ import typer
 from kvreuse.cli.guard import GuardedGroup
 from kvreuse.cli.info import info
 from kvreuse.cli.models import models
+from kvreuse.cli.plan import plan
 from kvreuse.cli.pull import pull
 from kvreuse.cli.run import run
+from kvreuse.cli.why import why
 
 HELP = """
 Run language models on this CPU; every key and value is computed once and kept in pages.
@@ -34,6 +36,8 @@ app.command()(run)
 app.command()(pull)
 app.command()(models)
 app.command()(info)
+app.command()(plan)
+app.command()(why)
 
 
 def main() -> None:

@@ -14,7 +14,8 @@ def summary(output: RequestOutput, pool: PagePool, max_tokens: int | None) -> st
     """Tokens and their rates, time to the first one, pages and bytes: one line."""
     took, first = output.metrics, output.metrics.time_to_first_token
     parts = [
-        _tokens("prompt", took.num_prompt_tokens, took.prefill_tokens_per_second),
+        _tokens("prompt", took.num_prompt_tokens, took.prefill_tokens_per_second)
+        + f", {output.num_cached_tokens:,} cached",
         _tokens("generated", took.num_generated_tokens, took.decode_tokens_per_second),
         f"first token {duration(first)}" if first is not None else "no token",
         f"KV {plural(took.num_pages, 'page')}, "
@@ -41,6 +42,7 @@ def as_json(
         "usage": {
             "prompt_tokens": took.num_prompt_tokens,
             "completion_tokens": took.num_generated_tokens,
+            "prompt_tokens_details": {"cached_tokens": output.num_cached_tokens},
         },
         "timings": {
             "load_seconds": load_seconds,

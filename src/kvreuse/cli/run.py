@@ -24,7 +24,15 @@ SAMPLING = FlagGroup(
     name="sampling",
     heading="Sampling",
     source=SamplingParams,
-    skip=frozenset({"n", "logprobs", "skip_special_tokens", "include_stop_str_in_output"}),
+    skip=frozenset(
+        {
+            "n",
+            "logprobs",
+            "skip_special_tokens",
+            "include_stop_str_in_output",
+            "structured_outputs",
+        }
+    ),
     special={
         "temperature": Flag(default=0.0),
         "max_tokens": Flag(default=512, help="Tokens at which the answer ends."),

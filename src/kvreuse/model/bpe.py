@@ -11,6 +11,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers
 from .container import GGUFFile
 from .cuts import CUTS, Cut
 from .header import shown
+from .literals import Literals
 from .vocabulary import (
     LITERAL_KINDS,
     SPECIAL_KINDS,
@@ -45,6 +46,8 @@ class ByteLevelBPE:
     def __init__(self, vocabulary: Vocabulary, model: models.BPE, cut: Cut) -> None:
         self.vocabulary = vocabulary
         self._literal = vocabulary.ids_of(LITERAL_KINDS)
+        texts = {index: vocabulary.tokens[index] for index in self._literal}
+        self.literals = Literals(texts, vocabulary.ids_of(SPECIAL_KINDS))
         user_defined = vocabulary.ids_of((TokenKind.USER_DEFINED,))
         self._plain, self._parsing = Tokenizer(model), Tokenizer(model)
         for pipeline in (self._plain, self._parsing):
