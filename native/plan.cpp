@@ -52,7 +52,7 @@ void AttendPlan::make(const StepRows &step, int rows, int units_wanted) {
     work += items_.back().work;
   }
   for (size_t i = 0; i < blocks_.size(); i++) {
-    const bool large = (int64_t)items_[i].work * units_wanted > work && items_[i].part_end > 1;
+    const bool large = 2 * (int64_t)items_[i].work * units_wanted > 3 * work && items_[i].part_end > 1;
     if (!large || partials_ + partials_of(step, blocks_[i]) > max_partials_) continue;
     split_block(step, blocks_[i]);
     items_[i].count = 0;

@@ -24,7 +24,7 @@ class AttendPlan {
  public:
   explicit AttendPlan(const PlanLimits &limits);
 
-  // `step` has been checked. An item that is more than one of `units_wanted` equal shares of the work is split into parts.
+  // `step` has been checked. An item that is more than one and a half of `units_wanted` equal shares of the work is split.
   void make(const StepRows &step, int rows, int units_wanted);
 
   const std::vector<AttendItem> &items() const { return items_; }  // the longest first

@@ -197,6 +197,7 @@ class Engine:
         self.scheduler.finish(plan)
         counters.steps += 1
         counters.computed_tokens += batch.num_rows
+        counters.page_bytes_read = self._runner.page_bytes_read
         self._take(logits)
 
     def _begin_answer(self, request: Request) -> None:

@@ -41,6 +41,9 @@ class Counters:
         self.misses[reason] += 1
         self.lost_tokens[reason] += tokens
 
+    page_bytes_read: int = 0
+    """Bytes of keys and values that attention has read. What rows read together counts once."""
+
     def as_dict(self) -> dict[str, int]:
         """All of them, by name; those by reason as ``misses.cold``."""
         plain: dict[str, int] = {}
