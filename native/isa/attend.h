@@ -87,10 +87,12 @@ static void attend_span(const ItemPages &pages, const StepKernels &kernels, cons
   if (longest < end) end = longest;
   if (pages.keys == Codec::BF16 && pages.values == Codec::BF16 && tiled_span(pages, space, row, rows, begin, end)) return;
   for (int t0 = begin; t0 < end; t0 += kvr::STEP_TOKENS) {
-    const StepTiles tiles = step_tiles(pages, t0, end, space.tile);
+    StepTiles tiles = step_tiles(pages, t0, end, space.tile);
     for (int b = 0; b < blocks; b++) {
       const int from = row + rows * b / blocks, n = row + rows * (b + 1) / blocks - from;
-      if (sees(space, from, n, t0)) step_block(kernels, tiles, space, hd, from, n);
+      if (!sees(space, from, n, t0)) continue;
+      step_block(kernels, tiles, space, hd, from, n);
+      fetched(tiles);
     }
   }
 }

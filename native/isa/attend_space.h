@@ -43,7 +43,7 @@ INL const uint8_t *written_values(const uint8_t *tile, int written, int head_dim
   return copy;
 }
 
-// The one or two tiles of a step of 64 tokens, and those of the next step: fetched a whole step ahead.
+// The one or two tiles of a step of 64 tokens, and those of the next step, to be fetched a whole step ahead; or those of this one: nothing is to be fetched.
 struct StepTiles {
   int t0, count;
   const uint8_t *keys[2], *values[2], *next_keys[2], *next_values[2];
@@ -62,6 +62,11 @@ INL StepTiles step_tiles(const ItemPages &pages, int t0, int end, uint8_t *copy)
     if (pages.values == Codec::BF16) tiles.values[i] = written_values(tiles.values[i], pages.kv_len - token, pages.args.kv.head_dim, copy);
   }
   return tiles;
+}
+
+// The first block of rows has fetched the next step's tiles; the others need not.
+INL void fetched(StepTiles &tiles) {
+  for (int i = 0; i < tiles.count; i++) tiles.next_keys[i] = tiles.keys[i], tiles.next_values[i] = tiles.values[i];
 }
 
 INL AttendSpace carve(float *scratch, int rows, int head_dim) {
