@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -69,21 +70,20 @@ def serve(
     """
     config = ServerConfig(**server)
     try:
-        from kvreuse.server.app import create_app
-        from kvreuse.server.lifecycle import listen
-        from kvreuse.server.lifecycle import serve as run
+        app = importlib.import_module("kvreuse.server.app")
+        lifecycle = importlib.import_module("kvreuse.server.lifecycle")
     except ModuleNotFoundError as error:
         message = f"serving needs {error.name}: pip install 'kvreuse[server]'"
         raise ConfigError(message) from None
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     names = list(config.served_model_name) or [_name(model)]
-    with listen(config) as bound, loaded(model, engine) as (llm, seconds):
-        app = create_app(llm, config, names)
+    with lifecycle.listen(config) as bound, loaded(model, engine) as (llm, seconds):
+        served = app.create_app(llm, config, names)
 
         def tell(port: int) -> None:
             _tell(llm, config, names, port, seconds)
 
-        run(app, config, bound, on_listening=tell)
+        lifecycle.serve(served, config, bound, on_listening=tell)
 
 
 def _name(model: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import uuid
 from typing import Any
@@ -45,9 +46,8 @@ def calls_of(how: Calls, text: str) -> tuple[str | None, list[CalledTool]]:
         return None, _listed(text)
     if how.template is None:
         return text, []
-    from .tools import parse_tool_calls
-
-    content, calls = parse_tool_calls(text, how.template)
+    tools = importlib.import_module("kvreuse.server.tools")
+    content, calls = tools.parse_tool_calls(text, how.template)
     found = [_called(call.name, call.arguments, call.id) for call in calls]
     return (content or None) if found else content, found
 
@@ -58,11 +58,10 @@ class CallStream:
     def __init__(self, how: Calls) -> None:
         self._how = how
         self._text = ""
-        self._parser = None
+        self._parser: Any = None
         if how.template is not None:
-            from .tools import ToolCallParser
-
-            self._parser = ToolCallParser(how.template)
+            tools = importlib.import_module("kvreuse.server.tools")
+            self._parser = tools.ToolCallParser(how.template)
         self.called = 0
         """Calls so far."""
 
