@@ -157,7 +157,9 @@ def test_completion_logprobs(client: OpenAI) -> None:
     assert logprobs.token_logprobs is not None
     assert logprobs.top_logprobs is not None
     assert len(logprobs.tokens) == 8
-    ends = [at + len(token) for at, token in zip(logprobs.text_offset, logprobs.tokens, strict=True)]
+    ends = [
+        at + len(token) for at, token in zip(logprobs.text_offset, logprobs.tokens, strict=True)
+    ]
     assert logprobs.text_offset == [0, *ends[:-1]]
     for token, value, top in zip(
         logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True

@@ -64,7 +64,14 @@ class Answering:
             asked.user,
         )
         self._jobs = [
-            Job(service.inputs.plain(one, asked.cache_salt), params, origin, asked.kvreuse)
+            Job(
+                service.inputs.check(
+                    service.inputs.plain(one, asked.cache_salt), params.max_tokens
+                ),
+                params,
+                origin,
+                asked.kvreuse,
+            )
             for one in asked.prompts()
         ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kvreuse.bounds import checked_ids, room_for_answer
 from kvreuse.errors import ContextLengthError
 from kvreuse.llm import LLM
 from kvreuse.model.tokenizer import check_unicode
@@ -39,6 +40,12 @@ class Inputs:
         check_unicode(prompt)
         self._check_length(len(prompt))
         return ParsedPrompt(prompt, self._llm.tokenizer.encode(prompt), salt)
+
+    def check(self, prompt: ParsedPrompt, max_tokens: int | None) -> ParsedPrompt:
+        """``prompt``, which can be served. RequestError, with the numbers, where it never could."""
+        ids = checked_ids(prompt.token_ids or (), self._llm.spec.vocab_size)
+        room_for_answer(len(ids), max_tokens, self._llm.engine.max_model_len, self._llm.pool)
+        return prompt
 
     def any(self, asked: AnyPrompt, salt: str | None) -> ParsedPrompt:
         """Either."""
