@@ -73,7 +73,11 @@ class CacheReply(TypedDict):
 
 
 class LookupReply(Reuse):
-    """A dry run: what is resident of a prompt, and what the rest of it would need."""
+    """A dry run: what is resident of a prompt, and whether all of it would fit now.
+
+    ``available_pages`` are free or can be evicted; ``needed_pages`` of them it would take, those
+    that it finds included.
+    """
 
     object: Literal["cache.lookup"]
     needed_pages: int
