@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -88,7 +89,7 @@ def test_the_log_with_text(llm: LLM, tmp_path: Path) -> None:
     assert "tenant" not in path.read_text()
 
 
-def asked(server: Running, path: Path) -> list[dict[str, object]]:
+def asked(server: Running, path: Path) -> list[dict[str, Any]]:
     """The lines that three requests leave."""
     already = len(path.read_text().splitlines()) if path.exists() else 0
     with server.http() as http:
