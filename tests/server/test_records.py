@@ -71,6 +71,8 @@ def test_the_log(llm: LLM, tmp_path: Path) -> None:
     assert first["generated_tokens"] == 4
     assert first["finish_reasons"] == ["length"]
     assert first["prompt_cache_key"] == "session"
+    assert first["cache_salt"] == second["cache_salt"] is not None
+    assert third["cache_salt"] is None
     assert first["seconds"]["total"] >= first["seconds"]["first_token"] > 0
     assert third["route"] == "/v1/chat/completions"
     everything = path.read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import time
 from pathlib import Path
@@ -49,7 +50,7 @@ def record(output: RequestOutput, origin: Origin, *, text: bool) -> dict[str, An
         "http_id": origin.http_id,
         "route": origin.route,
         "model": origin.model,
-        "salted": origin.cache_salt is not None,
+        "cache_salt": None if origin.cache_salt is None else _name_of(origin.cache_salt),
         "prompt_cache_key": origin.prompt_cache_key,
         "user": origin.user,
         "prompt_tokens": len(output.prompt_token_ids),
@@ -71,6 +72,11 @@ def record(output: RequestOutput, origin: Origin, *, text: bool) -> dict[str, An
         line["prompt_token_ids"] = list(output.prompt_token_ids)
         line["answers"] = [answer.text for answer in output.outputs]
     return line
+
+
+def _name_of(salt: str) -> str:
+    """What tells a salt from others, and is not the salt."""
+    return hashlib.sha256(salt.encode()).hexdigest()[:16]
 
 
 _TEXT = frozenset({"cached", "before", "prompt_text", "cached_text"})
