@@ -109,7 +109,7 @@ async def reset(request: Request) -> Response:
 
 def _cache(service: Service, prefixes: list[Prefix]) -> CacheReply:
     engine, cache, pool = service.llm.engine, service.llm.cache, service.llm.pool
-    counters, metrics = engine.counters, service.metrics
+    counters = engine.counters
     return {
         "object": "cache",
         "model": service.names[0],
@@ -138,8 +138,8 @@ def _cache(service: Service, prefixes: list[Prefix]) -> CacheReply:
         "merged_pages": cache.num_merged,
         "misses": {
             reason.value: {
-                "requests": metrics.misses[reason],
-                "tokens": metrics.missed_tokens[reason],
+                "requests": counters.misses[reason],
+                "tokens": counters.lost_tokens[reason],
             }
             for reason in Reason
         },

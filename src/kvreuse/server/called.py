@@ -1,17 +1,15 @@
-"""Tool calls in answers: which texts may hold them, and what they are then."""
+"""Tool calls in answers: where they may be, and how replies tell them."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import json
-import uuid
-from typing import Any
+from collections.abc import Sequence
 
 from kvreuse.model.chat import ChatTemplate
 
-from .schema.chat import ChatRequest, ToolChoice
+from .schema.chat import ChatRequest
 from .schema.replies import CalledTool
+from .tools import ToolCall, ToolCallParser
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -19,85 +17,57 @@ class Calls:
     """How the calls of a request's answers are found."""
 
     template: str | None = None
-    """The source of the chat template, where the model may call; it tells the form."""
-    named: str | None = None
-    """The function whose arguments the whole answer is."""
-    listed: bool = False
-    """Whether the whole answer is a JSON array of calls."""
+    """The source of the chat template, which tells their form; None: there are none."""
+    most: int | None = None
+    """How many of an answer's calls count; None: all."""
 
     @classmethod
     def of(cls, asked: ChatRequest, template: ChatTemplate | None) -> Calls:
         """For one request."""
-        choice = asked.tool_choice
-        if isinstance(choice, ToolChoice):
-            return cls(named=choice.function.name)
-        if choice == "required":
-            return cls(listed=True)
-        if not asked.tools or choice == "none" or template is None:
+        if not asked.tools or asked.tool_choice == "none" or template is None:
             return cls()
-        return cls(template=template.source)
+        return cls(template.source, 1 if asked.parallel_tool_calls is False else None)
 
 
 def calls_of(how: Calls, text: str) -> tuple[str | None, list[CalledTool]]:
-    """The content of a whole answer, and its calls; no content where there are calls only."""
-    if how.named is not None:
-        return None, [_called(how.named, text)]
-    if how.listed:
-        return None, _listed(text)
-    if how.template is None:
-        return text, []
-    tools = importlib.import_module("kvreuse.server.tools")
-    content, calls = tools.parse_tool_calls(text, how.template)
-    found = [_called(call.name, call.arguments, call.id) for call in calls]
-    return (content or None) if found else content, found
+    """The content of a whole answer, and its calls; None where there are calls only."""
+    stream = CallStream(how)
+    content, calls = stream.push(text, last=True)
+    for call in calls:
+        del call["index"]
+    return (content or None) if calls else content, calls
 
 
 class CallStream:
     """The same for an answer as it grows."""
 
     def __init__(self, how: Calls) -> None:
-        self._how = how
-        self._text = ""
-        self._parser: Any = None
-        if how.template is not None:
-            tools = importlib.import_module("kvreuse.server.tools")
-            self._parser = tools.ToolCallParser(how.template)
+        self._most = how.most
+        self._parser = ToolCallParser(how.template) if how.template is not None else None
         self.called = 0
         """Calls so far."""
 
     def push(self, text: str, *, last: bool) -> tuple[str, list[CalledTool]]:
         """Content and calls that ``text`` makes certain; ``last``: nothing follows it."""
-        if self._how.named is not None or self._how.listed:
-            self._text += text
-            calls = calls_of(self._how, self._text)[1] if last else []
-            return "", self._numbered(calls)
         if self._parser is None:
             return text, []
-        content, found = self._parser.push(text)
+        content, calls = self._parser.push(text)
         if last:
             rest, more = self._parser.finish()
-            content, found = content + rest, [*found, *more]
-        return content, self._numbered([_called(c.name, c.arguments, c.id) for c in found])
+            content, calls = content + rest, [*calls, *more]
+        return content, self._told(calls)
 
-    def _numbered(self, calls: list[CalledTool]) -> list[CalledTool]:
-        for call in calls:
-            call["index"] = self.called
-            self.called += 1
-        return calls
-
-
-def _listed(text: str) -> list[CalledTool]:
-    """The calls of a JSON array, as far as it was written."""
-    try:
-        calls: Any = json.loads(text)
-    except ValueError:  # it was cut by its length
-        return []
-    return [_called(one["name"], json.dumps(one["arguments"], ensure_ascii=False)) for one in calls]
-
-
-def _called(name: str, arguments: str, call_id: str | None = None) -> CalledTool:
-    return {
-        "id": call_id or f"call_{uuid.uuid4().hex[:24]}",
-        "type": "function",
-        "function": {"name": name, "arguments": arguments},
-    }
+    def _told(self, calls: Sequence[ToolCall]) -> list[CalledTool]:
+        if self._most is not None:
+            calls = calls[: self._most - self.called]
+        told: list[CalledTool] = [
+            {
+                "index": call.index,
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in calls
+        ]
+        self.called += len(told)
+        return told

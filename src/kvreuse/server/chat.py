@@ -15,7 +15,7 @@ from kvreuse.outputs import CompletionOutput, Delta, RequestOutput
 from . import body, reuse, stream
 from .called import Calls, CallStream, calls_of
 from .disconnect import while_connected
-from .forms import chat_form
+from .forms import chat_form, has_form, skips_special_tokens
 from .logprobs import Step, chat_logprobs
 from .request_log import Origin
 from .schema.chat import ChatRequest
@@ -38,7 +38,9 @@ async def chat_completions(request: Request) -> Response:
     raw = await body.read(request, service.config.max_body_bytes)
     asked = body.parse(ChatRequest, raw)
     service.check_model(asked.model)
-    answering = await service.prepare(len(raw), lambda: Answering(service, asked))
+    answering = await service.prepare(
+        len(raw), lambda: Answering(service, asked), slow=has_form(asked)
+    )
     if asked.stream:
         return await stream.stream_response(request, answering.events(), answering.headers)
     with service.seats(asked.answers):
@@ -64,7 +66,8 @@ class Answering:
             asked.sampling_params(
                 max_tokens=asked.max_completion_tokens or asked.max_tokens,
                 logprobs=asked.num_logprobs,
-                structured_outputs=chat_form(asked),
+                structured_outputs=chat_form(asked, service.llm),
+                skip_special_tokens=skips_special_tokens(asked, service.llm),
             ),
             Origin(
                 "/v1/chat/completions",

@@ -14,7 +14,7 @@ from kvreuse.outputs import Delta, RequestOutput
 
 from . import body, reuse, stream
 from .disconnect import while_connected
-from .forms import form_of
+from .forms import form_of, has_form
 from .logprobs import Step, completion_logprobs
 from .merge import merged
 from .request_log import Origin
@@ -30,7 +30,9 @@ async def completions(request: Request) -> Response:
     raw = await body.read(request, service.config.max_body_bytes)
     asked = body.parse(CompletionRequest, raw)
     service.check_model(asked.model)
-    answering = await service.prepare(len(raw), lambda: Answering(service, asked))
+    answering = await service.prepare(
+        len(raw), lambda: Answering(service, asked), slow=has_form(asked)
+    )
     if asked.stream:
         return await stream.stream_response(request, answering.events(), answering.headers)
     with service.seats(answering.count):
@@ -53,7 +55,7 @@ class Answering:
         params = asked.sampling_params(
             max_tokens=asked.max_tokens or 16,
             logprobs=asked.logprobs,
-            structured_outputs=form_of(asked),
+            structured_outputs=form_of(asked, service.llm),
         )
         origin = Origin(
             "/v1/completions",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -25,10 +24,6 @@ class ServerMetrics:
     def __init__(self, llm: LLM, model: str) -> None:
         """``model`` is the name that clients use."""
         self.registry = CollectorRegistry()
-        self.misses: Tally[Reason] = Tally()
-        """Prompts that were not found in full, by reason."""
-        self.missed_tokens: Tally[Reason] = Tally()
-        """Their tokens that were not found: all but the last, which is always computed."""
         self._last_token: dict[tuple[str, int], float] = {}
         self._ended = Counter(
             f"{PREFIX}request_success",
@@ -40,7 +35,7 @@ class ServerMetrics:
         self._between_tokens = self._histogram("inter_token_latency_seconds", _SHORT)
         self._request = self._histogram("e2e_request_latency_seconds", _LONG)
         self._queue = self._histogram("request_queue_time_seconds", _LONG)
-        self.registry.register(EngineCollector(llm, model, self))
+        self.registry.register(EngineCollector(llm, model))
 
     def on_step(self, deltas: Sequence[Delta]) -> None:
         """A step has given these; called by the engine's thread."""
@@ -66,10 +61,6 @@ class ServerMetrics:
             self._first_token.observe(took.time_to_first_token)
         if took.first_scheduled_time is not None:
             self._queue.observe(took.first_scheduled_time - took.arrival_time)
-        if output.miss is not None:
-            missed = len(output.prompt_token_ids) - 1 - output.num_cached_tokens
-            self.misses[output.miss.reason] += 1
-            self.missed_tokens[output.miss.reason] += missed
 
     def _histogram(self, name: str, buckets: Sequence[float]) -> Histogram:
         words = name.removesuffix("_seconds").replace("_", " ").capitalize()
@@ -81,10 +72,9 @@ class ServerMetrics:
 class EngineCollector(Collector):
     """What the engine counts by itself. Reading its integers needs no order to its thread."""
 
-    def __init__(self, llm: LLM, model: str, metrics: ServerMetrics) -> None:
+    def __init__(self, llm: LLM, model: str) -> None:
         self._llm = llm
         self._model = model
-        self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
         """All families."""
@@ -114,7 +104,8 @@ class EngineCollector(Collector):
         yield self._config()
 
     def _misses(self, name: str, words: str, tokens: bool) -> Metric:
-        tally = self._metrics.missed_tokens if tokens else self._metrics.misses
+        counters = self._llm.engine.counters
+        tally = counters.lost_tokens if tokens else counters.misses
         family = CounterMetricFamily(PREFIX + name, words, labels=["reason"])
         for reason in Reason:
             family.add_metric([reason.value], tally[reason])

@@ -28,7 +28,7 @@ def reuse(prompt_tokens: int, cached: int, miss: Miss | None) -> Reuse:
         "computed_tokens": prompt_tokens - cached,
         "reason": reason_for_client(miss),
         "index": None if miss is None else miss.index,
-        "part": getattr(miss, "part", None),
+        "part": None if miss is None else miss.part,
     }
 
 

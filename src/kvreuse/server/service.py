@@ -27,6 +27,8 @@ from .request_log import Origin, RequestLog
 T = TypeVar("T")
 INLINE_BYTES = 8192
 """Bodies up to this size are made into prompts on the event loop: a thread would take longer."""
+INLINE_TOKENS = 1024
+"""Conversations up to this length are remembered there."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Service:
         """No new requests are taken."""
         self.engine = AsyncEngine(llm.engine, on_step=self.metrics.on_step, on_end=self._on_end)
         self._log: RequestLog | None = None
-        self._origins: dict[str, Origin] = {}  # of the requests that the engine has
+        self._jobs: dict[str, Job] = {}  # of the requests that the engine has
         self._tasks: set[asyncio.Task[None]] = set()
         self._pending = 0
         self._idle = asyncio.Event()
@@ -96,9 +98,12 @@ class Service:
             message = f"the model {name!r} does not exist here: this server has {served}"
             raise APIError(404, message, code="model_not_found", param="model")
 
-    async def prepare(self, size: int, make: Callable[[], T]) -> T:
-        """What ``make`` makes of a body of ``size`` bytes, without holding up the event loop."""
-        if size <= INLINE_BYTES:
+    async def prepare(self, size: int, make: Callable[[], T], *, slow: bool = False) -> T:
+        """What ``make`` makes of a body of ``size`` bytes, without holding up the event loop.
+
+        ``slow``: it may take long even of a small one.
+        """
+        if size <= INLINE_BYTES and not slow:
             return make()
         return await asyncio.get_running_loop().run_in_executor(self._pool, make)
 
@@ -151,25 +156,32 @@ class Service:
         try:
             await asyncio.wait_for(self._idle.wait(), self.config.shutdown_timeout)
         except asyncio.TimeoutError:
-            for request_id in list(self._origins):
+            for request_id in list(self._jobs):
                 await self.engine.abort(request_id)
 
     def _options(self, job: Job) -> tuple[str, dict[str, Any]]:
         """The request's id, and its options for the engine."""
         request_id = uuid.uuid4().hex
-        self._origins[request_id] = job.origin
+        self._jobs[request_id] = job
         options: dict[str, Any] = {
             "prompt": job.prompt.text,
             "request_id": request_id,
             "cache_salt": job.prompt.cache_salt,
+            "part_of": job.prompt.part_of,
         }
         return request_id, options
 
     def _on_end(self, output: RequestOutput) -> None:
         self.metrics.on_end(output)
-        origin = self._origins.pop(output.request_id, None)
-        if origin is not None and self._log is not None:
-            self._log.write(output, origin)
+        job = self._jobs.pop(output.request_id, None)
+        if job is None:
+            return
+        if self._log is not None:
+            self._log.write(output, job.origin)
+        if len(output.prompt_token_ids) <= INLINE_TOKENS:
+            self.llm.remember(job.prompt, output)
+        else:
+            self._pool.submit(self.llm.remember, job.prompt, output)
 
     def _failed(self, request_id: str, error: BaseException) -> BaseException:
         """What to raise for ``error``; the request is forgotten once its last words are heard."""
@@ -182,7 +194,7 @@ class Service:
         """``_on_end`` comes before the answer to any order given later."""
         with suppress(RequestError):
             await self.engine.call(lambda: None)
-        self._origins.pop(request_id, None)
+        self._jobs.pop(request_id, None)
 
     def _wait(self) -> int:
         """Seconds until a place may be free: what an answer took so far, for all in front."""
