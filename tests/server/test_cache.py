@@ -154,3 +154,18 @@ def test_text_only_where_it_is_asked_for(llm: LLM, tmp_path: Path) -> None:
         http.post("/reset_prefix_cache")
         http.post("/v1/completions", json={"prompt": "The sea is wide and deep", **SHORT})
         assert http.get("/v1/cache").json()["prefixes"][0]["text"].startswith("The sea is wide")
+
+
+def test_a_conversation_goes_on_from_its_own_tokens(fresh: httpx.Client) -> None:
+    messages = [{"role": "user", "content": "Tell me a story about the sea."}]
+    for stream in (False, True):
+        body = {"temperature": 1, "seed": 3, "max_tokens": 40, "ignore_eos": True}
+        first = fresh.post("/v1/chat/completions", json={**body, "messages": messages}).json()
+        answer = first["choices"][0]["message"]["content"]
+        turns = [{"role": "assistant", "content": answer}, {"role": "user", "content": "Go on."}]
+        messages = [*messages, *turns]
+        reply = fresh.post(
+            "/v1/chat/completions", json={**body, "messages": messages, "stream": stream}
+        )
+        cached = int(reply.headers[HEADER].split("=")[1].split(",")[0])
+        assert cached >= first["usage"]["total_tokens"] - 1

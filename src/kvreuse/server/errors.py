@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,8 +11,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from kvreuse.errors import ContextLengthError, KVReuseError, RequestError
-
-logger = logging.getLogger("kvreuse.server")
 
 _TYPES = {400: "invalid_request_error", 401: "authentication_error", 429: "rate_limit_error"}
 _SHOWN = 300  # characters of a message
@@ -73,7 +70,6 @@ def as_api_error(error: BaseException) -> APIError:
         return APIError(400, message, code="context_length_exceeded")
     if isinstance(error, RequestError):
         return APIError(400, str(error), code="invalid_value")
-    logger.error("a request failed: %r", error, exc_info=error)
     return APIError(500, "the request failed inside the server: its log says why", code="internal")
 
 

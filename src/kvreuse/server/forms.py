@@ -8,7 +8,7 @@ from kvreuse.llm import LLM
 from kvreuse.structured_outputs import StructuredOutputs
 
 from .errors import APIError
-from .schema.chat import ChatRequest
+from .schema.chat import ChatRequest, ToolChoice
 from .schema.fields import ResponseFormat, Sampling, Structure
 from .tool_choice import forced_call, needs_special_tokens
 
@@ -24,7 +24,8 @@ def form_of(asked: Sampling, llm: LLM) -> StructuredOutputs | None:
 def chat_form(asked: ChatRequest, llm: LLM) -> StructuredOutputs | None:
     """The same for a chat, in which a tool may have to be called."""
     form, choice = _asked(asked), asked.tool_choice
-    if choice is None or choice in {"none", "auto"} or llm.chat_template is None:
+    forced = isinstance(choice, ToolChoice) or choice == "required"
+    if choice is None or not forced or llm.chat_template is None:
         return _ready(form, llm)
     if form is not None:
         message = "give one of a tool that must be called and a form of the answer"

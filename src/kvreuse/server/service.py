@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from contextlib import aclosing, contextmanager, suppress
 from typing import Any, TypeVar
 
 from kvreuse.async_engine import AsyncEngine
-from kvreuse.errors import RequestError
+from kvreuse.errors import KVReuseError, RequestError
 from kvreuse.llm import LLM
 from kvreuse.outputs import Delta, RequestOutput
 from kvreuse.prompts import ParsedPrompt
@@ -24,6 +25,7 @@ from .inputs import Inputs
 from .metrics import ServerMetrics
 from .request_log import Origin, RequestLog
 
+logger = logging.getLogger("kvreuse.server")
 T = TypeVar("T")
 INLINE_BYTES = 8192
 """Bodies up to this size are made into prompts on the event loop: a thread would take longer."""
@@ -188,7 +190,11 @@ class Service:
         task = asyncio.create_task(self._forget(request_id))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return as_api_error(error) if isinstance(error, Exception) else error
+        if not isinstance(error, Exception):
+            return error
+        if not isinstance(error, KVReuseError):
+            logger.error("a request failed: %r", error, exc_info=error)
+        return as_api_error(error)
 
     async def _forget(self, request_id: str) -> None:
         """``_on_end`` comes before the answer to any order given later."""
