@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
+from pydoc_data.topics import topics
 
 import httpx
 import pytest
@@ -87,6 +89,25 @@ def test_texts_of_megabytes(llm: LLM, character: str) -> None:
             message = refused(reply, 400, "context_length_exceeded")
             assert "1024 tokens" in message
         assert http.get("/health").status_code == 200
+
+
+def test_a_long_text_holds_nobody_up(llm: LLM) -> None:
+    text = "".join(topics.values()) * 4
+    with running(llm, ServerConfig(max_body_size="64MiB")) as server:
+        counts: list[int] = []
+
+        def tokenise() -> None:
+            with server.http() as http:
+                counts.append(http.post("/tokenize", json={"content": text}).json()["count"])
+
+        tokenising = threading.Thread(target=tokenise)
+        tokenising.start()
+        answers = 0
+        with server.http() as http:
+            while tokenising.is_alive():
+                answers += http.get("/health").status_code == 200
+        assert counts[0] > 300_000
+        assert answers > 10
 
 
 def test_limits_of_the_body(http: httpx.Client) -> None:
