@@ -61,14 +61,16 @@ class Answering:
         self._created = int(time.time())
         self._calls = Calls.of(asked, service.llm.chat_template)
         self._streams: dict[int, CallStream] = {}
+        params = asked.sampling_params(
+            max_tokens=asked.max_completion_tokens or asked.max_tokens,
+            logprobs=asked.num_logprobs,
+            structured_outputs=chat_form(asked, service.llm),
+            skip_special_tokens=skips_special_tokens(asked, service.llm),
+        )
+        prompt = service.inputs.chat(asked, asked.cache_salt)
         self.job = Job(
-            service.inputs.chat(asked, asked.cache_salt),
-            asked.sampling_params(
-                max_tokens=asked.max_completion_tokens or asked.max_tokens,
-                logprobs=asked.num_logprobs,
-                structured_outputs=chat_form(asked, service.llm),
-                skip_special_tokens=skips_special_tokens(asked, service.llm),
-            ),
+            service.inputs.check(prompt, params.max_tokens),
+            params,
             Origin(
                 "/v1/chat/completions",
                 service.names[0],

@@ -34,6 +34,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 lifespan="on",
+                timeout_keep_alive=75,  # longer than clients keep a connection that rests
                 timeout_graceful_shutdown=int(config.shutdown_timeout + _GRACE) + 1,
             )
         )
