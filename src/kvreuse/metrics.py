@@ -29,6 +29,8 @@ class Counters:
     """Those of them that were found in the cache."""
     computed_tokens: int = 0
     """Rows that went through the model."""
+    page_bytes_read: int = 0
+    """Bytes of the pages that attention read: a page counts once a step for each sequence."""
     generated_tokens: int = 0
     """Tokens chosen."""
     misses: dict[Reason, int] = dataclasses.field(default_factory=_NONE.copy)
