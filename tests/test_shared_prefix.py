@@ -21,13 +21,14 @@ PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 SHARED = 640
 
 
-@pytest.fixture(scope="module", params=["grouped queries", "one query a key", "windows"])
+@pytest.fixture(scope="module", params=["grouped queries", "one query a key", "windows", "auto"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     path: Path = tmp_path_factory.mktemp("model") / "tiny.gguf"
     if request.param == "windows":
         return Model(write_tiny(path, "gemma3", window=64, context=1024, layers=4))
-    heads = {"grouped queries": 2, "one query a key": 4}[request.param]
-    return Model(write_tiny(path, "llama", heads=4, kv_heads=heads, context=1024))
+    heads = 4 if request.param == "one query a key" else 2
+    codec = request.param if request.param == "auto" else "bf16"
+    return Model(write_tiny(path, "llama", heads=4, kv_heads=heads, context=1024), codec)
 
 
 def tree(model: Model) -> list[list[int]]:
@@ -54,6 +55,15 @@ def serve(model: Model, prompts: list[list[int]], first: int, **options: bool) -
 
 @pytest.mark.parametrize("first", [1, SHARED, SHARED + 60])
 def test_together_is_alone(model: Model, first: int) -> None:
+    same_together(model, first)
+
+
+def test_together_is_alone_in_a_real_model(model_path: Path) -> None:
+    same_together(Model(model_path), SHARED)
+
+
+def same_together(model: Model, first: int) -> None:
+    """Everything of the tree, grouped and not: ids, logits to the bit, and what was read."""
     prompts = tree(model)
     together, apart = (serve(model, prompts, first, grouped=way) for way in (True, False))
     for name in together.outputs:
@@ -81,7 +91,6 @@ def test_bytes_read_in_a_step(model: Model) -> None:
         read[grouped] = server.engine.counters.page_bytes_read - before
         server.finish()
     windows = model.spec.windows or (None,) * model.spec.num_layers
-    tile = 2 * 2 * 32 * model.spec.kv_size  # keys and values of 32 tokens, bf16
     for grouped, times in ((True, 1), (False, 8)):
         tiles = sum(times * 20 + 8 if window is None else times * 2 + 8 for window in windows)
-        assert read[grouped] == tiles * tile
+        assert read[grouped] == tiles * model.layout.page_bytes // len(windows)

@@ -130,7 +130,7 @@ void linears(Kernels &kernels) {
 
 void embeddings(Kernels &kernels) {
   const std::vector<int32_t> ids = {5, 0, 31, 5}, positions = {0, 1, 2, 3}, sequence(4, 0), table = {0}, length = {4}, last = {3};
-  Batch batch({4, 1, 1, 1, 32, 1, 32, 32});
+  Batch batch({4, 1, 1, 1, 32, 1, 32, 32, ITEM_TOKENS, true});
   batch.load(ids.data(), positions.data(), sequence.data(), 4, table.data(), 1, length.data(), 1, last.data(), 1, 4);
   for (const Type &type : TYPES) {
     Tensor x(4, 256);
@@ -171,7 +171,7 @@ void attention(Kernels &kernels, const char *name, int head_dim, int window, boo
       {stored.transformed ? constant.data() : nullptr, stored.transformed ? scale.data() : nullptr,
        stored.transformed ? inverse.data() : nullptr, stored.transformed, stored.transformed},
       0, window, 0.18f};
-  Batch batch({CHUNK, 2, SEQUENCES, PAGES, PAGE, PAGES, 32, POSITIONS});
+  Batch batch({CHUNK, 2, SEQUENCES, PAGES, PAGE, PAGES, 32, POSITIONS, ITEM_TOKENS, true});
   std::vector<int32_t> tables(SEQUENCES * PAGES, 0);
   for (int p = 0; p < 22; p++) tables[p] = (p * 7 + 3) % 22;
   tables[PAGES] = 22;
@@ -195,7 +195,7 @@ void attention(Kernels &kernels, const char *name, int head_dim, int window, boo
 
 void norms(Kernels &kernels) {
   const std::vector<int32_t> ids = {1, 2}, positions = {0, 1}, sequence(2, 0), table = {0}, length = {2}, last = {1};
-  Batch batch({2, 1, 1, 1, 32, 1, 32, 32});
+  Batch batch({2, 1, 1, 1, 32, 1, 32, 32, ITEM_TOKENS, true});
   batch.load(ids.data(), positions.data(), sequence.data(), 2, table.data(), 1, length.data(), 1, last.data(), 1, 4);
   const std::vector<float> norm = reals(288, 20);
   Tensor x(2, 288), y(2, 288);

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kvreuse.kv.layout import KVLayout
 from kvreuse.ops import reference
 from kvreuse.ops.native import (
     Attention,
@@ -71,9 +72,7 @@ class Step:
         )
         none = np.zeros(0, dtype=np.int32)
         ids = np.zeros(rows, dtype=np.int32)
-        batch.load(
-            ids, self.positions, self.row_seq, self.tables, self.kv_len, none, self.units
-        )
+        batch.load(ids, self.positions, self.row_seq, self.tables, self.kv_len, none, self.units)
         return batch
 
     @property
@@ -112,7 +111,9 @@ class Step:
         heads, batch = KV_HEADS * self.group, self.batch(grouped)
         view = KVView(pool, self.page_size, 1, KV_HEADS, self.group, self.head_dim)
         ones = np.ones((POSITIONS, self.head_dim // 2), dtype=np.float32)
-        layer = Attention(view, Rotary(ones, ones * 0, False), 0, np.log2(np.e) * SCALE, self.window)
+        layer = Attention(
+            view, Rotary(ones, ones * 0, False), 0, np.log2(np.e) * SCALE, self.window
+        )
         width = heads * self.head_dim
         space = Workspace(
             2, len(rows), 64, width, self.group, heads, self.head_dim, batch.max_partials
@@ -128,14 +129,14 @@ class Step:
         pool, rows = self.inputs()
         heads, dim = KV_HEADS * self.group, self.head_dim
         q, k, v = np.split(rows.reshape(len(rows), -1, dim), [heads, heads + KV_HEADS], axis=1)
-        geometry = reference.PageGeometry(1, KV_HEADS, dim, self.page_size)
+        layout = KVLayout(1, KV_HEADS, dim, self.page_size)
         pages = self.tables[self.row_seq, self.positions // self.page_size]
         where = pages, self.positions % np.int32(self.page_size)
-        reference.write_rows(pool, geometry, 0, where, k=k, v=v)
+        reference.write_rows(pool, layout, 0, where, k=k, v=v)
         return reference.attend(
             reference.scale_queries(q, dim, SCALE),
             pool,
-            geometry,
+            layout,
             layer=0,
             tables=self.tables,
             kv_len=self.kv_len,
@@ -154,7 +155,8 @@ def steps(draw: st.DrawFn, longest: int) -> Step:
     sequences: list[Sequence] = []
     for _ in range(draw(st.integers(1, 10))):
         trunk: list[int] = []
-        if sequences and draw(st.integers(0, 4)):
+        branches = draw(st.integers(0, 4)) > 0
+        if sequences and branches:
             parent = draw(st.sampled_from(sequences))
             trunk = parent.table[: draw(st.integers(0, parent.length // size))]
         rows = draw(st.sampled_from([1, 1, 1, 2, 5, 20]))
@@ -163,7 +165,8 @@ def steps(draw: st.DrawFn, longest: int) -> Step:
         length = len(trunk) * size + own
         if trunk and draw(st.integers(0, 5)) == 0:
             at = draw(st.integers(0, len(trunk) - 1))
-            trunk[at] = draw(st.sampled_from(draw(st.sampled_from(sequences)).table))
+            other = draw(st.sampled_from(sequences))
+            trunk[at] = draw(st.sampled_from(other.table))
         table = trunk + [free.pop() for _ in range(-(-own // size))]
         sequences.append(Sequence(table, length, rows))
     order = draw(st.permutations(sequences))
@@ -193,10 +196,10 @@ def test_a_shared_prefix_gives_the_bits_of_the_twin(
     """A prefix that ends within a part, branches of one and of several rows; whole and split."""
     trunk, free = list(range(38)), iter(range(50, PAGES))
     step = Step([], group=group, head_dim=head_dim, window=window, units=units)
-    for shared, own, rows in ((38, 3, 1), (38, 40, 2), (20, 600, 1), (20, 70, 9), (1, 31, 1)):
+    for shared, own, rows in ((38, 3, 1), (38, 40, 2), (20, 600, 1), (20, 75, 9), (1, 31, 1)):
         branch = [next(free) for _ in range(-(-own // 32))]
         for _ in range(3):
-            tail = branch[:-1] + [next(free)]
+            tail = [*branch[:-1], next(free)]
             step.sequences.append(Sequence(trunk[:shared] + tail, shared * 32 + own, rows))
     together = step.attend(isa, grouped=True)
     np.testing.assert_array_equal(together, step.attend(isa, grouped=False))
