@@ -122,12 +122,20 @@ struct StepRows {
   int table_stride;
 };
 
-// Query rows of one KV head that see the same pages: `rows` tokens, each with group_size heads.
-struct AttendItem {
+// Rows of an item, and tokens that all of them find in the same pages.
+struct AttendSpan {
+  int32_t first, count;  // token rows, counted from the item's first
   int32_t seq;           // whose table names the pages
-  int32_t first, count;  // token rows: row_list[first .. first + count)
+  int32_t begin, end;    // positions, from a step's first on; of these a row sees those below its limit
+};
+
+// Token rows that one thread takes through some parts together, for one KV head.
+struct AttendItem {
+  int32_t first, count;          // row_list[first .. first + count)
+  int32_t span_begin, span_end;  // what they read; those of one row in ascending position
   int32_t part_begin, part_end;
-  int32_t split;         // 1: the only part's results go to the partials, for a later merge
+  int32_t split;                 // 1: the only part's results go to the partials, for a later merge
+  int32_t work;                  // about as long as it takes
 };
 
 struct AttendArgs {
@@ -137,6 +145,7 @@ struct AttendArgs {
   bool rotated_values;   // the output is to be rotated back
   int window;            // last positions that a row sees, its own included; 0: all
   const int32_t *row_list;
+  const AttendSpan *spans;
   const float *queries;  // [row][heads * head_dim], rotated, scaled, bf16-valued
   float *out;            // [row], out_stride
   size_t out_stride;

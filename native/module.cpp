@@ -141,6 +141,7 @@ NB_MODULE(_native, m) {
     return out;
   }, "Instruction-set paths, best first: (name, supported, automatic, what is missing).");
   m.def("cpu_name", &kvr::cpu_name);
+  m.def("item_tokens", &kvr::item_tokens, "group_size"_a, "The most tokens of an attention item where so many heads share a KV head.");
 
   nb::class_<kvr::Tensor>(m, "Tensor")
       .def(nb::init<int, int>(), "rows"_a, "columns"_a)
@@ -191,19 +192,26 @@ NB_MODULE(_native, m) {
            "hadamard_values"_a = false, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
 
   nb::class_<kvr::Batch>(m, "Batch")
-      .def("__init__", [](kvr::Batch *self, int rows, int samples, int sequences, int table_pages, int page_size, int num_pages, int vocabulary, int positions) {
+      .def("__init__", [](kvr::Batch *self, int rows, int samples, int sequences, int table_pages, int page_size, int num_pages, int vocabulary, int positions,
+                          int item_tokens, bool grouped) {
         if (rows < 1 || samples < 1 || sequences < 1 || table_pages < 1 || page_size < 1 || num_pages < 1 || vocabulary < 1 || positions < 1)
           throw std::invalid_argument("a batch's limits must be positive");
-        new (self) kvr::Batch({rows, samples, sequences, table_pages, page_size, num_pages, vocabulary, positions});
-      }, "rows"_a, "samples"_a, "sequences"_a, "table_pages"_a, "page_size"_a, "num_pages"_a, "vocabulary"_a, "positions"_a)
+        if (page_size % kvr::TILE_TOKENS || item_tokens < kvr::ITEM_TOKENS)
+          throw std::invalid_argument("page_size must be a multiple of 32, item_tokens at least 16");
+        new (self) kvr::Batch({rows, samples, sequences, table_pages, page_size, num_pages, vocabulary, positions, item_tokens, grouped});
+      }, "rows"_a, "samples"_a, "sequences"_a, "table_pages"_a, "page_size"_a, "num_pages"_a, "vocabulary"_a, "positions"_a,
+         "item_tokens"_a = kvr::ITEM_TOKENS, "grouped"_a = true)
       .def("load", [](kvr::Batch &b, Ints ids, Ints positions, Ints row_seq, IntTable tables, Ints kv_len, Ints sample_rows, int units_wanted) {
         if (positions.size() != ids.size() || row_seq.size() != ids.size() || kv_len.size() != tables.shape(0))
           throw std::invalid_argument("the arrays of a batch disagree in length");
         b.load(ids.data(), positions.data(), row_seq.data(), (int)ids.size(), tables.data(), (int)tables.shape(1), kv_len.data(),
                (int)kv_len.size(), sample_rows.data(), (int)sample_rows.size(), units_wanted);
       }, "ids"_a, "positions"_a, "row_seq"_a, "tables"_a, "kv_len"_a, "sample_rows"_a, "units_wanted"_a)
-      .def_prop_ro("items", [](const kvr::Batch &b) { return b.items().size(); })
-      .def_prop_ro("splits", [](const kvr::Batch &b) { return b.splits().size(); });
+      .def_prop_ro("items", [](const kvr::Batch &b) { return b.plan().items().size(); })
+      .def_prop_ro("splits", [](const kvr::Batch &b) { return b.plan().splits().size(); })
+      .def_prop_ro("max_partials", [](const kvr::Batch &b) { return b.plan().max_partials(); }, "Partial results that a workspace must have room for.")
+      .def("tiles_read", &kvr::Batch::tiles_read, "window"_a = 0,
+           "Tiles of 32 keys, and as many of values, that attention reads for one KV head of a layer with this window (0: none).");
 
   nb::class_<kvr::Workspace>(m, "Workspace")
       .def(nb::init<int, int, int, int, int, int, int, size_t>(), "threads"_a, "max_rows"_a, "max_inputs"_a, "query_width"_a,
@@ -258,5 +266,7 @@ NB_MODULE(_native, m) {
       .def("gather", [](PyProgram &p, const kvr::Tensor &x, kvr::Tensor &y) { p.program.gather(x, y); }, "x"_a, "y"_a,
            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
       .def("run", [](PyProgram &p) { p.program.run(); }, Unlocked())
+      .def_prop_ro("page_bytes_read", [](const PyProgram &p) { return p.program.page_bytes_read(); },
+                   "Bytes of keys and values read so far, each once for every attention item that needs it.")
       .def("seconds", [](const PyProgram &p) { return p.program.seconds(); }, "(name, seconds spent so far) of every operation.");
 }

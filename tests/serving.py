@@ -43,10 +43,10 @@ class Model:
             first = load_runner(file, self.spec, self.layout, PagePool(self.layout, 1), config)
         self._weights, self._kernels = first.weights, first.kernels
 
-    def runner(self, pool: PagePool) -> ModelRunner:
-        """A runner over ``pool``."""
+    def runner(self, pool: PagePool, grouped: bool = True) -> ModelRunner:
+        """A runner over ``pool``; ``grouped``: see ``Decoder``."""
         limits = StepLimits(rows=ROWS, samples=SEATS, sequences=SEATS, positions=POSITIONS)
-        return ModelRunner(self.spec, self._weights, self._kernels, pool, limits)
+        return ModelRunner(self.spec, self._weights, self._kernels, pool, limits, grouped=grouped)
 
 
 class Poisoned:
@@ -62,6 +62,11 @@ class Poisoned:
         """Rows of each sequence of each batch."""
         self._runner, self._pool = runner, pool
         self._used: set[int] = set()
+
+    @property
+    def page_bytes_read(self) -> int:
+        """Bytes of keys and values that attention has read so far."""
+        return self._runner.page_bytes_read
 
     def run(self, batch: BatchInput) -> Float32Array:
         """Run, and keep the logits."""
@@ -107,9 +112,10 @@ class Server:
         budget: int = ROWS,
         seats: int = SEATS,
         enable_prefix_caching: bool = True,
+        grouped: bool = True,
     ) -> None:
         self.pool = PagePool(model.layout, pages)
-        self.runner = Poisoned(model.runner(self.pool), self.pool)
+        self.runner = Poisoned(model.runner(self.pool, grouped), self.pool)
         self.cache = KVCache(self.pool, b"test", enable_prefix_caching=enable_prefix_caching)
         self.engine = Engine(
             self.runner,

@@ -49,6 +49,7 @@ RANKS = {
     "group": 8,
     "engine": 9,
     "delta_stream": 6,
+    "inbox": 6,
     "async_engine": 10,
     "llm": 10,
     "__init__": 11,

@@ -1,7 +1,8 @@
 // The attention kernel: decode, prefill, chunked prefill and shared prefixes are items of one kind.
 //
-// An item is (kv head, parts of 512 tokens, all query rows that see exactly these pages). Its rows are handled in blocks
-// that fit the registers; keys and values come from pages only, those written in this same step included.
+// An item is (kv head, parts of 512 tokens, query rows); its spans say which of the rows find which tokens in the same pages:
+// those are read once. Rows are handled in blocks that fit the registers; keys and values come from pages only, those written in
+// this same step included.
 #pragma once
 
 namespace KVR_ISA {
@@ -74,53 +75,76 @@ INL void step_block(const StepKernels &kernels, const StepTiles &tiles, const At
   kernels.values[rows - 1](tiles, hd, s, space.weights, o);
 }
 
-// All rows over the tokens [begin, end) of one part.
-static void attend_part(const ItemPages &pages, const AttendSpace &space, int rows, int begin, int end) {
+// The rows [row, row + rows) of an item over the tokens [begin, end), which lie in one part.
+static void attend_span(const ItemPages &pages, const StepKernels &kernels, const AttendSpace &space, int row, int rows, int begin, int end) {
   const int hd = pages.args.kv.head_dim, blocks = (rows + ATTEND_ROWS - 1) / ATTEND_ROWS;
-  for (int r = 0; r < rows; r++) {
+  int longest = 0, earliest = 0x7fffffff;
+  for (int r = row; r < row + rows; r++) {
+    longest = space.limits[r] > longest ? space.limits[r] : longest;
+    earliest = space.starts[r] < earliest ? space.starts[r] : earliest;
+  }
+  if (earliest > begin) begin += (earliest - begin) / kvr::STEP_TOKENS * kvr::STEP_TOKENS;
+  if (longest < end) end = longest;
+  if (pages.keys == Codec::BF16 && pages.values == Codec::BF16 && tiled_span(pages, space, row, rows, begin, end)) return;
+  for (int t0 = begin; t0 < end; t0 += kvr::STEP_TOKENS) {
+    StepTiles tiles = step_tiles(pages, t0, end, space.tile);
+    for (int b = 0; b < blocks; b++) {
+      const int from = row + rows * b / blocks, n = row + rows * (b + 1) / blocks - from;
+      if (!sees(space, from, n, t0)) continue;
+      step_block(kernels, tiles, space, hd, from, n);
+      fetched(tiles);
+    }
+  }
+}
+
+// All rows of an item over the part from `begin`.
+static void attend_part(ItemPages &pages, const StepKernels &kernels, const AttendSpace &space, const kvr::AttendItem &item, int begin) {
+  const int hd = pages.args.kv.head_dim, group = pages.args.kv.group_size, end = begin + kvr::PART_TOKENS;
+  for (int r = 0; r < space.rows; r++) {
     store(space.sums + (size_t)r * 16, zero());
     space.maxima[r] = LOWEST;
     for (int d = 0; d < hd; d += 16) store(space.values + (size_t)r * hd + d, zero());
   }
-  if (pages.keys == Codec::BF16 && pages.values == Codec::BF16 && tiled_part(pages, space, rows, begin, end)) return;
-  const StepKernels kernels = step_kernels(pages.keys, pages.values);
-  for (int t0 = begin; t0 < end; t0 += kvr::STEP_TOKENS) {
-    const StepTiles tiles = step_tiles(pages, t0, end, space.tile);
-    for (int b = 0; b < blocks; b++) {
-      const int row = rows * b / blocks, n = rows * (b + 1) / blocks - row;
-      if (sees(space, row, n, t0)) step_block(kernels, tiles, space, hd, row, n);
-    }
+  for (int i = item.span_begin; i < item.span_end; i++) {
+    const kvr::AttendSpan &span = pages.args.spans[i];
+    const int from = span.begin > begin ? span.begin : begin, to = span.end < end ? span.end : end;
+    pages.seq = span.seq;
+    pages.kv_len = pages.args.step.kv_len[span.seq];
+    if (from < to) attend_span(pages, kernels, space, span.first * group, span.count * group, from, to);
   }
+}
+
+// Fetches the queries of an item; returns the first position that any row sees.
+static int gather_rows(const ItemPages &pages, const AttendSpace &space, const kvr::AttendItem &item) {
+  const kvr::AttendArgs &args = pages.args;
+  const int hd = args.kv.head_dim, group = args.kv.group_size;
+  int earliest = 0x7fffffff;
+  for (int r = 0; r < space.rows; r++) {
+    const int token = args.row_list[item.first + r / group], limit = args.step.positions[token] + 1;
+    const int start = args.window && limit > args.window ? limit - args.window : 0;
+    const float *q = args.queries + (((size_t)token * args.kv.kv_heads + pages.kv_head) * group + r % group) * hd;
+    float *to = space.q + (size_t)r * hd;
+    space.starts[r] = start;
+    space.limits[r] = limit;
+    earliest = start < earliest ? start : earliest;
+    if (pages.keys != Codec::BF16) quantise_query(q, hd, to);
+    else for (int d = 0; d < hd; d += 16) store(to + d, load(q + d));
+  }
+  return earliest;
 }
 
 static void attend(const kvr::AttendArgs &args, const kvr::AttendItem &item, int kv_head) {
   const int hd = args.kv.head_dim, group = args.kv.group_size, rows = item.count * group;
   const size_t heads = (size_t)args.kv.kv_heads * group;
   const AttendSpace space = carve(args.scratch, rows, hd);
-  const ItemPages pages = {args, item.seq, kv_head, args.step.kv_len[item.seq], args.kv.plane(args.layer, false, kv_head).codec,
-                           args.kv.plane(args.layer, true, kv_head).codec};
-  int longest = 0, earliest = 0x7fffffff;
-  for (int i = 0; i < item.count; i++) {
-    const int token = args.row_list[item.first + i], limit = args.step.positions[token] + 1;
-    const int start = args.window && limit > args.window ? limit - args.window : 0;
-    longest = limit > longest ? limit : longest;
-    earliest = start < earliest ? start : earliest;
-    for (int g = 0; g < group; g++) {
-      const float *q = args.queries + ((size_t)token * heads + (size_t)kv_head * group + g) * hd;
-      space.starts[i * group + g] = start;
-      space.limits[i * group + g] = limit;
-      float *to = space.q + (size_t)(i * group + g) * hd;
-      if (pages.keys != Codec::BF16) quantise_query(q, hd, to);
-      else for (int d = 0; d < hd; d += 16) store(to + d, load(q + d));
-    }
-  }
-  const int first_part = earliest / kvr::PART_TOKENS;
+  ItemPages pages = {args, 0, kv_head, 0, args.kv.plane(args.layer, false, kv_head).codec, args.kv.plane(args.layer, true, kv_head).codec};
+  const StepKernels kernels = step_kernels(pages.keys, pages.values);
+  const int first_part = gather_rows(pages, space, item) / kvr::PART_TOKENS;
   for (int p = first_part > item.part_begin ? first_part : item.part_begin; p < item.part_end; p++) {
-    const int begin = p * kvr::PART_TOKENS, end = longest < begin + kvr::PART_TOKENS ? longest : begin + kvr::PART_TOKENS;
-    const int skipped = earliest > begin ? (earliest - begin) / kvr::STEP_TOKENS * kvr::STEP_TOKENS : 0;
-    attend_part(pages, space, rows, begin + skipped, end);
+    const int begin = p * kvr::PART_TOKENS;
+    attend_part(pages, kernels, space, item, begin);
     for (int r = 0; r < rows; r++) {
-      if (space.limits[r] <= begin || space.starts[r] >= end) continue;
+      if (space.limits[r] <= begin || space.starts[r] >= begin + kvr::PART_TOKENS) continue;
       const float sum = sum16(load(space.sums + (size_t)r * 16)), *values = space.values + (size_t)r * hd;
       if (item.split) {
         const int token = args.row_list[item.first + r / group];

@@ -78,7 +78,7 @@ template <int R> INL void score_tile_8(const uint8_t *tile, int head_dim, const 
       UNROLL for (int h = 0; h < H; h++) {
         const size_t at = ((size_t)(h0 + h) * head_dim / 4 + u) * 64;
         const B keys = load_bytes(tile + at);
-        if (R <= 4) prefetch_l2(next + at);
+        if (R <= 4 || next != tile) prefetch_l2(next + at);
         UNROLL for (int r = 0; r < R; r++) {
           const IntQuery row = int_query(q + (size_t)r * head_dim, head_dim);
           high[r][h] = dot8(high[r][h], keys, word(row.high, u));
@@ -106,7 +106,7 @@ template <int R> INL void score_tile_4(const uint8_t *tile, int head_dim, const 
         UNROLL for (int h = 0; h < H; h++) {
           const size_t at = ((size_t)(h0 + h) * head_dim / 8 + u) * 64;
           const B packed = load_bytes(tile + at), first = low_nibbles(packed), second = high_nibbles(packed);
-          if (R <= 4) prefetch_l2(next + at);
+          if (R <= 4 || next != tile) prefetch_l2(next + at);
           UNROLL for (int r = 0; r < R; r++) {
             const IntQuery row = int_query(q + (size_t)r * head_dim, head_dim);
             high[r][h] = dot4(high[r][h], first, word(row.high, 2 * u));
@@ -166,7 +166,7 @@ template <int R, int C> INL void value_columns_8(const StepTiles &tiles, int d, 
       UNROLL for (int c = 0; c < C; c++) {
         const size_t at = (size_t)(d + 16 * c) * 32 + quad * 64;
         const B values = load_bytes(tiles.values[t] + at);
-        if (R <= 4) prefetch_l2(tiles.next_values[t] + at);
+        if (R <= 4 || tiles.next_values[t] != tiles.values[t]) prefetch_l2(tiles.next_values[t] + at);
         UNROLL for (int r = 0; r < R; r++) {
           high[r][c] = dot8(high[r][c], values, word(w[r].high, 8 * t + quad));
           low[r][c] = dot8(low[r][c], values, word(w[r].low, 8 * t + quad));
@@ -198,7 +198,7 @@ template <int R, bool LOW, bool HIGH> INL void value_columns_4(const StepTiles &
     for (int quad = 0; quad < 8; quad++) {
       const size_t at = (size_t)d * 16 + quad * 64;
       const B packed = load_bytes(tiles.values[t] + at), first = low_nibbles(packed), second = high_nibbles(packed);
-      if (R <= 4) prefetch_l2(tiles.next_values[t] + at);
+      if (R <= 4 || tiles.next_values[t] != tiles.values[t]) prefetch_l2(tiles.next_values[t] + at);
       UNROLL for (int r = 0; r < R; r++) {
         const int32_t wh = word(w[r].high, 8 * t + quad), wl = word(w[r].low, 8 * t + quad);
         if (LOW) high[r][0] = dot4(high[r][0], first, wh), low[r][0] = dot4(low[r][0], first, wl);

@@ -7,6 +7,7 @@ struct Merged { float maximum, sum; };  // a row's running result over parts; it
 
 // This thread's working space for one item, carved from one buffer. Rows are (token, head of the group) pairs.
 struct AttendSpace {
+  int rows;
   float *q;        // [row][head_dim], or integers in their place (attend_int.h)
   float *values;   // [row][head_dim]: of the part in hand
   float *merged;   // [row][head_dim]: of the parts before
@@ -18,7 +19,7 @@ struct AttendSpace {
   uint8_t *tile;   // a value tile whose unwritten tokens are zeroed
 };
 
-// Where the keys and values of one item lie, and how they are stored.
+// Where the keys and values of a span lie, and how they are stored.
 struct ItemPages {
   const kvr::AttendArgs &args;
   int seq, kv_head, kv_len;
@@ -42,7 +43,7 @@ INL const uint8_t *written_values(const uint8_t *tile, int written, int head_dim
   return copy;
 }
 
-// The one or two tiles of a step of 64 tokens, and those of the next step: fetched a whole step ahead.
+// The one or two tiles of a step of 64 tokens, and those of the next step, to be fetched a whole step ahead; or those of this one: nothing is to be fetched.
 struct StepTiles {
   int t0, count;
   const uint8_t *keys[2], *values[2], *next_keys[2], *next_values[2];
@@ -63,8 +64,14 @@ INL StepTiles step_tiles(const ItemPages &pages, int t0, int end, uint8_t *copy)
   return tiles;
 }
 
+// The first block of rows has fetched the next step's tiles; the others need not.
+INL void fetched(StepTiles &tiles) {
+  for (int i = 0; i < tiles.count; i++) tiles.next_keys[i] = tiles.keys[i], tiles.next_values[i] = tiles.values[i];
+}
+
 INL AttendSpace carve(float *scratch, int rows, int head_dim) {
   AttendSpace s;
+  s.rows = rows;
   rows = (rows + 15) / 16 * 16;  // every array starts on a cache line
   s.q = scratch;
   s.values = s.q + (size_t)rows * head_dim;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from kvreuse.answer import Answer
 from kvreuse.batch import BatchBuilder
@@ -73,6 +73,9 @@ class Engine:
         self._answers: dict[Request, Answer] = {}  # of requests that were admitted
         self._deltas: list[Delta] = []  # of a step that failed half-way, to be delivered
         self._num_added = 0
+        self._taking: str | None = None  # the request whose token is being chosen
+        self.suspects: tuple[str, ...] = ()
+        """The requests that a step which raised, or one that was to find out, was about."""
 
     @property
     def has_unfinished(self) -> bool:
@@ -156,18 +159,25 @@ class Engine:
             self._close(request, group)
         return self._result(group, now)
 
-    def step(self) -> list[Delta]:
+    def step(self, among: Collection[str] = ()) -> list[Delta]:
         """Compute one batch, and return a delta for every token it gave.
 
         A step that raises, as where the logits are no numbers, may be tried again: nothing is lost
-        by it but time.
+        by it but time. ``suspects`` then names the requests that it served. To find out which of
+        them it was, a step with names (``among``) serves one request only, one of those where it
+        can, and leaves it in ``suspects``.
         """
         plan = self.scheduler.plan()
         if plan is not None:
+            if among:
+                plan = plan.alone(among)
+                self.suspects = plan.names
             plan = self.scheduler.begin(plan)
             try:
                 self._run(plan)
             except BaseException:
+                self.suspects = plan.names if self._taking is None else (self._taking,)
+                self._taking = None
                 self.scheduler.retract()
                 raise
         deltas, self._deltas = self._deltas, []
@@ -190,13 +200,17 @@ class Engine:
         for request, rows in plan.works:
             batch.add(request, rows)
         start = time.perf_counter()
-        logits = self._runner.run(batch.build(plan.copies))
+        built = batch.build(plan.copies)
+        logits = self._runner.run(built)
         if batch.num_rows > len(plan.works):
             prompt_rows = sum(rows for _, rows in plan.works if rows > 1)
             self.prefill.observe(prompt_rows, batch.num_rows, time.perf_counter() - start)
         self.scheduler.finish(plan)
+        pages = int((-(-built.kv_len // self.cache.page_size)).sum())
+        counters.page_bytes_read += pages * self.cache.pool.layout.page_bytes
         counters.steps += 1
         counters.computed_tokens += batch.num_rows
+        counters.page_bytes_read = self._runner.page_bytes_read
         self._take(logits)
 
     def _begin_answer(self, request: Request) -> None:
@@ -214,10 +228,12 @@ class Engine:
         for row, request in enumerate(self._batch.sampling):
             group = self._groups[request.group_id]
             takers = [request]
+            self._taking = request.group_id
             if group.unborn and request is group.leader:
                 takers += self._fork(group)
             for taker in takers:
                 self._deltas.append(self._advance(taker, group, logits[row], now))
+        self._taking = None
 
     def _fork(self, group: Group) -> list[Request]:
         """The leader has computed the prompt: its siblings, those who found seat and page."""
@@ -229,8 +245,10 @@ class Engine:
 
     def _advance(self, request: Request, group: Group, logits: Float32Array, now: float) -> Delta:
         """Take a token; the last one closes the request."""
-        if request.first_token_time is None:
+        first = request.first_token_time is None
+        if first:
             request.first_token_time = now
+        first = first and request is group.leader
         answer = self._answers[request]
         token, text = answer.advance(logits)
         self.counters.generated_tokens += 1
@@ -239,7 +257,17 @@ class Engine:
             self._close(request, group)
             output = self._result(group, now)
             self.counters.finished += output is not None
-        return Delta(request.group_id, text, (token,), output, request.index, answer.finish_reason)
+        return Delta(
+            request.group_id,
+            text,
+            (token,),
+            output,
+            request.index,
+            answer.finish_reason,
+            logprobs=request.logprobs[-1] if request.logprobs else None,
+            num_cached_tokens=request.num_cached_tokens if first else None,
+            miss=request.miss if first else None,
+        )
 
     def _close(self, request: Request, group: Group) -> None:
         """The one way out, finished or aborted: its completion, the pages back, the seat free."""

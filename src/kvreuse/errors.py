@@ -17,3 +17,12 @@ class ConfigError(KVReuseError, ValueError):
 
 class RequestError(KVReuseError, ValueError):
     """A request that can never be served as it stands."""
+
+
+class ContextLengthError(RequestError):
+    """A prompt that is too long: for the context, or for the KV cache."""
+
+    def __init__(self, message: str, limit: int) -> None:
+        """``limit`` is how many tokens prompt and answer may have together."""
+        super().__init__(message)
+        self.limit = limit

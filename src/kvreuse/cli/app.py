@@ -13,6 +13,7 @@ from kvreuse.cli.models import models
 from kvreuse.cli.plan import plan
 from kvreuse.cli.pull import pull
 from kvreuse.cli.run import run
+from kvreuse.cli.serve import serve
 from kvreuse.cli.why import why
 
 HELP = """
@@ -33,6 +34,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(run)
+app.command()(serve)
 app.command()(pull)
 app.command()(models)
 app.command()(info)

@@ -16,6 +16,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable
 
+from kvreuse.kv.census import Prefix, census
 from kvreuse.kv.keys import TOKEN_BYTES, Hash, Tokens, sha256, token_bytes
 from kvreuse.kv.pool import PageError, PagePool
 from kvreuse.kv.prefix import Match, Node, PrefixIndex
@@ -63,6 +64,7 @@ class KVCache:
         digest: Hash = sha256,
     ) -> None:
         """``namespace`` is everything but tokens and salt that the bits of a page depend on."""
+        self.namespace = namespace
         self.enabled = enable_prefix_caching
         self.page_size = pool.layout.page_size
         self.pool = pool
@@ -201,6 +203,14 @@ class KVCache:
         seq.num_pages = seq.written = 0
         seq.node = None
 
+    def clear(self) -> int:
+        """Forget every page that no sequence uses; how many those were."""
+        return self._evict(self.num_evictable)
+
+    def prefixes(self, limit: int) -> list[Prefix]:
+        """The ``limit`` largest prefixes. Cost: everything is looked at."""
+        return census(self._index.roots, self._index.idle, limit)
+
     def check(self) -> None:
         """Raise PageError unless the conservation law holds. Cost: everything is looked at."""
         index = self._index
@@ -309,12 +319,17 @@ class KVCache:
         if missing > self.num_evictable:
             return None
         if missing > 0:
-            evicted = self._index.evict(missing)
-            self.pool.release([page for _, page in evicted])
-            for key, _ in evicted:
-                self._evicted.add(key)
-            self.num_evicted += missing
+            self._evict(missing)
         return self.pool.alloc(n)
+
+    def _evict(self, n: int) -> int:
+        """Forget ``n`` pages that rest; returns ``n``."""
+        evicted = self._index.evict(n)
+        self.pool.release([page for _, page in evicted])
+        for key, _ in evicted:
+            self._evicted.add(key)
+        self.num_evicted += n
+        return n
 
     def _take(self, pages: list[int]) -> None:
         """Add an owner to each of ``pages``."""

@@ -104,6 +104,11 @@ class PrefixIndex:
             self._roots[salt] = root
         return root
 
+    @property
+    def roots(self) -> list[Node]:
+        """The roots of all salts that have pages or sequences."""
+        return list(self._roots.values())
+
     def match(self, root: Node, tokens: bytes) -> Match:
         """The longest start of ``tokens`` that pages hold. Changes nothing."""
         size = self._page_bytes

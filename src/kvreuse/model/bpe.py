@@ -32,6 +32,8 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 BYTE_OF_CHARACTER = _byte_alphabet()
+LONG_TEXT = 1 << 14
+"""Characters from which on a text is encoded without the interpreter's lock."""
 
 
 class ByteLevelBPE:
@@ -78,7 +80,11 @@ class ByteLevelBPE:
     def encode(self, text: str, *, parse_special: bool) -> list[int]:
         """The ids of a text of valid Unicode, without BOS and EOS."""
         pipeline = self._parsing if parse_special else self._plain
-        ids: list[int] = pipeline.encode(text, add_special_tokens=False).ids
+        ids: list[int]
+        if len(text) < LONG_TEXT:
+            ids = pipeline.encode(text, add_special_tokens=False).ids
+        else:  # the same, and other threads get on meanwhile
+            ids = pipeline.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
 
     def token_bytes(self, token_id: int) -> bytes:

@@ -21,14 +21,15 @@ from kvreuse.ops.native import (
     Rotary,
     Tensor,
     Workspace,
+    item_tokens,
 )
 
 from .rope import rope_tables
 from .spec import ModelSpec, RopeSpec
 from .weights import LayerWeights, ModelWeights, Vector
 
-PART_TOKENS = 512
-"""Tokens whose attention results are kept apart before they are merged (native/kernels.h)."""
+UNITS_PER_THREAD = 8
+"""Pieces of attention's work that every thread should find: threads take them in turn."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,8 +64,14 @@ class Decoder:
         layout: KVLayout,
         pool: npt.NDArray[np.uint8],
         limits: StepLimits,
+        *,
+        grouped: bool = True,
     ) -> None:
-        """``pool`` is uint8[num_pages, page_bytes], see ``PagePool.data``."""
+        """``pool`` is uint8[num_pages, page_bytes], see ``PagePool.data``.
+
+        ``grouped``: attention reads pages that sequences share once for all of them, not once for
+        each; the results are the same.
+        """
         self.spec = spec
         self._threads = kernels.threads
         self._batch = Batch(
@@ -76,6 +83,8 @@ class Decoder:
             num_pages=len(pool),
             vocabulary=spec.vocab_size,
             positions=limits.positions,
+            item_tokens=item_tokens(spec.group_size),
+            grouped=grouped,
         )
         self._workspace = Workspace(
             threads=kernels.threads,
@@ -85,7 +94,7 @@ class Decoder:
             group_size=spec.group_size,
             heads=spec.num_heads,
             head_dim=spec.head_dim,
-            max_partials=limits.sequences * -(-limits.positions // PART_TOKENS),
+            max_partials=self._batch.max_partials,
         )
         self._codec = layout.codec
         self._kv = _kv_view(spec, layout, pool)
@@ -184,7 +193,8 @@ class Decoder:
 
         The arguments are the fields of ``BatchInput``. ValueError where they are out of bounds.
         """
-        units_wanted = 2 * self._threads  # enough attention items that no thread idles
+        # Attention has kv heads as many units as items: enough that no thread idles for long.
+        units_wanted = -(-UNITS_PER_THREAD * self._threads // self.spec.num_kv_heads)
         self._batch.load(ids, positions, row_seq, tables, kv_len, sample_rows, units_wanted)
         self._program.run()
         return self._logit_rows[: len(sample_rows)]
@@ -192,6 +202,15 @@ class Decoder:
     def seconds(self) -> dict[str, float]:
         """Seconds spent in the kernels so far, by operation."""
         return dict(self._program.seconds())
+
+    @property
+    def page_bytes_read(self) -> int:
+        """Bytes of keys and values that attention has read so far.
+
+        A page counts once for each of attention's work items that reads it, however many rows that
+        item has; what a window hides does not count.
+        """
+        return self._program.page_bytes_read
 
 
 def _kv_view(spec: ModelSpec, layout: KVLayout, pool: npt.NDArray[np.uint8]) -> KVView:
