@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kvreuse.kv.layout import KVLayout
 from kvreuse.ops import reference
 from kvreuse.ops.native import (
     Attention,
@@ -128,14 +129,14 @@ class Step:
         pool, rows = self.inputs()
         heads, dim = KV_HEADS * self.group, self.head_dim
         q, k, v = np.split(rows.reshape(len(rows), -1, dim), [heads, heads + KV_HEADS], axis=1)
-        geometry = reference.PageGeometry(1, KV_HEADS, dim, self.page_size)
+        layout = KVLayout(1, KV_HEADS, dim, self.page_size)
         pages = self.tables[self.row_seq, self.positions // self.page_size]
         where = pages, self.positions % np.int32(self.page_size)
-        reference.write_rows(pool, geometry, 0, where, k=k, v=v)
+        reference.write_rows(pool, layout, 0, where, k=k, v=v)
         return reference.attend(
             reference.scale_queries(q, dim, SCALE),
             pool,
-            geometry,
+            layout,
             layer=0,
             tables=self.tables,
             kv_len=self.kv_len,
