@@ -42,3 +42,14 @@ def everything(spec: ModelSpec, first: int = 0) -> Calibration:
         clips=rng.uniform(0.9, 1, (layers, 2, heads)).astype(np.float32),
         widths=np.stack([pairs // 3, pairs % 3], axis=1).astype(np.uint8),
     )
+
+
+def untransformed(spec: ModelSpec, name: str) -> KVCodec:
+    """The naive recipe: rows are quantised as they are."""
+    return make_codec(
+        name,
+        num_layers=spec.num_layers,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        calibration=Calibration("none", hadamard_keys=False, hadamard_values=False),
+    )

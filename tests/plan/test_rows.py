@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kvreuse.errors import ConfigError
+from kvreuse.kv.codec import make_codec
 from kvreuse.kv.layout import KVLayout
-from kvreuse.plan.rows import codec_named, row_bytes
+from kvreuse.plan.rows import CODECS, codec_named, row_bytes
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,9 @@ def test_an_unknown_codec_lists_those_there_are() -> None:
         codec_named("fp8")
 
 
-def test_the_pages_of_the_engine_have_these_rows() -> None:
-    layout = KVLayout(num_layers=3, num_kv_heads=2, head_dim=48)
-    rows = row_bytes("bf16", "key", 48) + row_bytes("bf16", "value", 48)
+@pytest.mark.parametrize("name", CODECS)
+def test_the_pages_of_the_engine_have_these_rows(name: str) -> None:
+    codec = make_codec(name, num_layers=3, num_kv_heads=2, head_dim=48)
+    layout = KVLayout(num_layers=3, num_kv_heads=2, head_dim=48, codec=codec)
+    rows = row_bytes(name, "key", 48) + row_bytes(name, "value", 48)
     assert layout.page_bytes == 3 * 2 * 32 * rows

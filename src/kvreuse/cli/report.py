@@ -19,7 +19,7 @@ def summary(output: RequestOutput, pool: PagePool, max_tokens: int | None) -> st
         _tokens("generated", took.num_generated_tokens, took.decode_tokens_per_second),
         f"first token {duration(first)}" if first is not None else "no token",
         f"KV {plural(took.num_pages, 'page')}, "
-        f"{format_size(took.kv_bytes)} of {format_size(pool.nbytes)}",
+        f"{format_size(took.kv_bytes)} of {format_size(pool.nbytes)}{_stored(pool)}",
     ]
     if output.outputs[0].finish_reason == "length":
         full = took.num_generated_tokens == max_tokens
@@ -53,11 +53,18 @@ def as_json(
         "kv": {
             "pages": took.num_pages,
             "bytes": took.kv_bytes,
+            "dtype": pool.layout.codec.name,
             "page_size": pool.layout.page_size,
             "pool_pages": pool.num_pages,
             "pool_bytes": pool.nbytes,
         },
     }
+
+
+def _stored(pool: PagePool) -> str:
+    """How keys and values are stored, where that is not as they are."""
+    codec = pool.layout.codec
+    return "" if codec.is_plain else f" in {codec.describe()}"
 
 
 def _tokens(what: str, count: int, per_second: float | None) -> str:
