@@ -35,7 +35,7 @@ CHECKS = [
 def small(model_path: Any) -> Iterator[Running]:
     """A server whose answers are short, whatever is asked for."""
     with (
-        LLM(model_path, kv_cache_memory="64MiB", max_model_len=64, max_num_seqs=128) as llm,
+        LLM(model_path, kv_cache_memory="64MiB", max_model_len=48, max_num_seqs=128) as llm,
         running(llm, ServerConfig(max_queue=1000)) as server,
     ):
         yield server
@@ -86,7 +86,7 @@ def _try(operation: Any, count: int, seed: int, server: Running, statuses: list[
         )
     )
     def attempt(case: Any) -> None:
-        reply = case.call(base_url=server.url)
+        reply = case.call(base_url=server.url, timeout=300)  # as slow as the machine is
         statuses.append(reply.status_code)
         case.validate_response(reply, checks=CHECKS)
 
