@@ -47,6 +47,7 @@ RANKS = {
     "runner": 7,
     "answer": 7,
     "group": 8,
+    "quality": 8,
     "engine": 9,
     "delta_stream": 6,
     "inbox": 6,

@@ -33,6 +33,10 @@ class EngineConfig:
     kv_cache_dtype: str = "bf16"
     """How keys and values are stored: bf16, int8, int4, k8v4 (keys int8, values int4), or auto
     (chosen for each layer and head by ``kvreuse calibrate``)."""
+    calibration: str | None = None
+    """A file that ``kvreuse calibrate`` wrote; None: the one in the cache folder, if there is."""
+    force_kv_cache_dtype: bool = False
+    """Use a codec also where calibration found it to ruin the model's answers."""
     enable_prefix_caching: bool = True
     """Reuse keys and values of prefixes that were computed before."""
     page_size: int = 32

@@ -15,9 +15,9 @@ from kvreuse.delta_stream import DeltaStream
 from kvreuse.engine import Engine
 from kvreuse.errors import RequestError
 from kvreuse.kv.cache import KVCache
-from kvreuse.kv.codec import make_codec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
+from kvreuse.model.calibrated import codec_for
 from kvreuse.model.chat import ChatTemplate
 from kvreuse.model.gguf import GGUFFile, read_spec
 from kvreuse.model.identity import namespace_of
@@ -79,11 +79,12 @@ class LLM:
         config = self.config
         self.spec = read_spec(file)
         max_model_len = config.model_len(self.spec.context_length)
-        codec = make_codec(
+        codec = codec_for(
+            file,
+            self.spec,
             config.kv_cache_dtype,
-            num_layers=self.spec.num_layers,
-            num_kv_heads=self.spec.num_kv_heads,
-            head_dim=self.spec.head_dim,
+            config.calibration,
+            force=config.force_kv_cache_dtype,
         )
         layout = KVLayout.of(self.spec, config.page_size, codec)
         threads = config.threads or usable_cores()

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from kvreuse.cli.calibrate import calibrate
+from kvreuse.cli.eval import evaluate
 from kvreuse.cli.guard import GuardedGroup
 from kvreuse.cli.info import info
 from kvreuse.cli.models import models
@@ -40,6 +42,8 @@ app.command()(models)
 app.command()(info)
 app.command()(plan)
 app.command()(why)
+app.command()(calibrate)
+app.command(name="eval")(evaluate)
 
 
 def main() -> None:

@@ -56,6 +56,7 @@ ENGINE = FlagGroup(
     special={
         "kv_cache_memory": Flag(type=str | None, metavar="SIZE"),
         "kv_cache_dtype": Flag(metavar="DTYPE"),
+        "calibration": Flag(metavar="FILE"),
     },
 )
 

@@ -164,14 +164,15 @@ class Calibration:
             raise
 
     def _metadata(self) -> dict[str, str]:
-        return {
-            "format": FORMAT,
+        """One entry: the order of several would not be the same every time."""
+        facts = {
             "model_digest": self.model_digest,
-            "hadamard_keys": str(int(self.hadamard_keys)),
-            "hadamard_values": str(int(self.hadamard_values)),
-            "increases": json.dumps(dict(sorted(self.increases.items()))),
+            "hadamard_keys": self.hadamard_keys,
+            "hadamard_values": self.hadamard_values,
+            "increases": dict(self.increases),
             "text": self.text,
         }
+        return {FORMAT: json.dumps(facts, sort_keys=True)}
 
     @classmethod
     def load(cls, path: Path) -> Calibration:
@@ -184,21 +185,14 @@ class Calibration:
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or _damage(path, error)
             raise ConfigError(f"cannot read the calibration {path}: {reason}") from None
-        if metadata.get("format") != FORMAT or names - set(_TENSORS):
+        if FORMAT not in metadata or names - set(_TENSORS):
             raise ConfigError(
                 f"{path} is not a calibration that this version of kvreuse wrote; "
                 "make one with: kvreuse calibrate MODEL"
             )
         try:
-            return cls(
-                model_digest=metadata["model_digest"],
-                hadamard_keys=_switch(metadata["hadamard_keys"]),
-                hadamard_values=_switch(metadata["hadamard_values"]),
-                increases=_increases(metadata["increases"]),
-                text=metadata["text"],
-                **tensors,
-            )
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            return cls(**_facts(metadata[FORMAT]), **tensors)
+        except (KeyError, ValueError, TypeError) as error:
             raise ConfigError(f"cannot read the calibration {path}: {_fault(error)}") from None
 
 
@@ -214,13 +208,16 @@ def _fault(error: Exception) -> str:
     return f"its header is damaged ({error}); make it again with: kvreuse calibrate MODEL"
 
 
-def _switch(text: str) -> bool:
-    return {"0": False, "1": True}[text]
-
-
-def _increases(text: str) -> dict[str, float]:
-    found: Any = json.loads(text)
-    increases = {str(name): float(value) for name, value in found.items()}
+def _facts(text: str) -> dict[str, Any]:
+    """The fields that are not arrays. KeyError, TypeError or ValueError where they cannot be."""
+    found = json.loads(text)
+    increases = {str(name): float(value) for name, value in dict(found["increases"]).items()}
     if not all(math.isfinite(value) for value in increases.values()):
-        raise ValueError("a perplexity that is not finite")
-    return increases
+        raise ValueError("an increase that is not finite")
+    facts = {"increases": increases}
+    kinds = {"model_digest": str, "text": str, "hadamard_keys": bool, "hadamard_values": bool}
+    for name, kind in kinds.items():
+        if type(found[name]) is not kind:
+            raise TypeError(f"{name} is {found[name]!r}")
+        facts[name] = found[name]
+    return facts

@@ -110,15 +110,20 @@ class KVCodec:
         """The name and the transforms, for people: ``int4 (calibrated: constant, Hadamard)``."""
         if self.is_plain:
             return self.name
+        source = "not calibrated" if self.calibration is None else "calibrated"
+        return f"{self.name} ({source}: {self.transforms()})"
+
+    def transforms(self) -> str:
+        """What is done to rows before they are encoded, for people: ``constant, Hadamard``."""
+        given = None if self.is_plain else self.calibration
         parts = []
-        if self.calibration is not None and self.calibration.constants is not None:
+        if given is not None and given.constants is not None:
             parts.append("constant")
-        if self.calibration is not None and self.calibration.scales is not None:
+        if given is not None and given.scales is not None:
             parts.append("scale")
         if self.hadamard_keys or self.hadamard_values:
             parts.append("Hadamard")
-        source = "not calibrated" if self.calibration is None else "calibrated"
-        return f"{self.name} ({source}: {', '.join(parts) or 'no transform'})"
+        return ", ".join(parts) or "no transform"
 
     def identity(self, ids: npt.NDArray[np.int32]) -> str:
         """Everything that says what bytes mean, given the ids of all planes in page order."""
