@@ -75,6 +75,7 @@ def serve(
     except ModuleNotFoundError as error:
         message = f"serving needs {error.name}: pip install 'kvreuse[server]'"
         raise ConfigError(message) from None
+    config.check_files()
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     names = list(config.served_model_name) or [_name(model)]
     with lifecycle.listen(config) as bound, loaded(model, engine) as (llm, seconds):
