@@ -40,7 +40,9 @@ class ModelRunner:
         self.load_seconds = load_seconds
         self._pool = pool
         self._limits = limits
-        self._decoder = Decoder(spec, weights, kernels, pool.layout, pool.data, limits, grouped=grouped)
+        self._decoder = Decoder(
+            spec, weights, kernels, pool.layout, pool.data, limits, grouped=grouped
+        )
 
     @property
     def max_num_batched_tokens(self) -> int:
