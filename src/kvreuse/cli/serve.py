@@ -43,7 +43,11 @@ ENGINE = FlagGroup(
     heading="Engine",
     source=EngineConfig,
     skip=frozenset({"model"}),
-    special={"kv_cache_memory": Flag(type=str | None, metavar="SIZE")},
+    special={
+        "kv_cache_memory": Flag(type=str | None, metavar="SIZE"),
+        "kv_cache_dtype": Flag(metavar="DTYPE"),
+        "calibration": Flag(metavar="FILE"),
+    },
 )
 
 
