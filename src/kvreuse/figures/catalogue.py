@@ -86,6 +86,6 @@ def captions_of(record: Record, where: str = "the record") -> Captions:
 
 def as_json(record: Record) -> str:
     """The record and its captions as JSON."""
-    captions = dataclasses.asdict(captions_of(record))
-    found = {**record.as_dict(), "captions": captions}
+    record = record.rounded()
+    found = {**dataclasses.asdict(record), "captions": dataclasses.asdict(captions_of(record))}
     return json.dumps(found, ensure_ascii=False, indent=1) + "\n"

@@ -25,6 +25,7 @@ def write(record: Record, folder: Path) -> list[Path]:
     catalogue.must_draw()
     from .draw.style import THEMES  # noqa: PLC0415
 
+    record = record.rounded()
     content = {f"{record.figure}.json": catalogue.as_json(record).encode()}
     for theme in THEMES:
         svg, png = pictures(record, theme)

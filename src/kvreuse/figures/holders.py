@@ -88,6 +88,12 @@ class Pages:
                 page[layer, kind, :, at] = row[layer, kind, :, 0]
         sequence[0] += 1
 
+    def rows(self, sequence: list[int], layer: int, kind: int) -> Rows:
+        """The keys (``kind`` 0) or values of a layer: uint16[kv heads, tokens, head_dim]."""
+        pages = self._rows[sequence[1:], layer, kind]  # [pages, kv heads, page_size, head_dim]
+        joined = pages.transpose(1, 0, 2, 3).reshape(pages.shape[1], -1, pages.shape[3])
+        return joined[:, : sequence[0]]
+
     def taken(self, sequence: list[int]) -> int:
         """Those of its pages."""
         return (len(sequence) - 1) * self._pool.layout.page_bytes

@@ -149,12 +149,12 @@ def captions(record: Record) -> Captions:
         f"NumPy arrays shaped as the keys and values of {record.model}, "
         f"{medians_of(settings['repeats'])}. Left: one sequence grows to {tokens:,} tokens "
         f"({live}). By concatenation all is copied for each token: {slow}, {last} for the last "
-        f"one; in pages {quick} and {flat}. The most taken at once: {peaks[0]} and {peaks[1]}. Right: "
-        f"{load['sequences']} sequences that come and go, up to {load['longest']:,} tokens. Of "
-        f"what the system keeps for joined arrays {empty[0]} hold no token on average, of the "
+        f"one; in pages {quick} and {flat}. The most taken at once: {peaks[0]} and {peaks[1]}. "
+        f"Right: {load['sequences']} sequences that come and go, up to {load['longest']:,} tokens. "
+        f"Of what the system keeps for joined arrays {empty[0]} hold no token on average, of the "
         f"pages in use {empty[1]}; room for the longest, reserved for each ({whole}), would be "
-        f"{unused} empty. Pages given back stay resident for the next sequence: {resident[1]} at the peak, "
-        f"and {resident[0]} with arrays."
+        f"{unused} empty. Pages given back stay resident for the next sequence: {resident[1]} "
+        f"at the peak, and {resident[0]} with arrays."
     )
     zh = (
         f"用 NumPy 数组模拟 {record.model} 的 key 和 value，{medians_of_zh(settings['repeats'])}。"

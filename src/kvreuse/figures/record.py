@@ -37,6 +37,10 @@ class Record:
         plain: dict[str, Any] = _rounded(dataclasses.asdict(self))
         return plain
 
+    def rounded(self) -> Record:
+        """The record as its JSON says it, so that pictures are those of the JSON."""
+        return Record(**self.as_dict())
+
     @classmethod
     def parse(cls, text: str, where: str) -> Record:
         """The record that ``text`` is the JSON of. ConfigError, naming ``where``, if it is none."""

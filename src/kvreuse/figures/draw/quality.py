@@ -24,7 +24,9 @@ def draw(record: Record, caption: Caption, theme: Theme) -> Figure:
     _scatter(axes[0], record, rise, theme)
     axes[0].axhline(0, color=theme.faint, lw=1)
     axes[0].set(title=f"Perplexity over {BASIS}", ylabel="rise")
-    axes[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+g}%" if value else "0%"))
+    axes[0].yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:+g}%" if value else "0%")
+    )
     divergence = {name: entry["kl_mean"] for name, entry in summary.items() if entry["kl_mean"] > 0}
     if divergence:
         axes[1].set_yscale("log")
