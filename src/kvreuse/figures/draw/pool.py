@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from ..record import Caption, Record
 from .style import Theme, framed, label, tokens_axis
@@ -33,8 +34,9 @@ def _times(axes: Axes, record: Record, colours: dict[str, str]) -> None:
             label(axes, tokens[at], values[at], WORDS[name], colour, ha="right", offset=(-8, 8))
         else:
             label(axes, tokens[-1], values[-1], WORDS[name], colour, ha="right", offset=(0, 8))
-    axes.set(title="Time to append a token", ylabel="ms")
-    axes.set_ylim(bottom=0)
+    axes.set(title="Time to append a token", ylabel="ms", yscale="log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
     tokens_axis(axes, "tokens of the sequence")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
@@ -124,6 +125,7 @@ def label(axes: Axes, x: float, y: float, words: str, colour: str, **placing: An
         size=SMALL,
         weight="bold",
         annotation_clip=False,
+        bbox={"facecolor": _paper(), "edgecolor": "none", "alpha": 0.7, "pad": 0.6},
         **{"va": "center", "ha": "left"} | placing,
     )
 
@@ -180,6 +182,9 @@ def smooth(values: Sequence[float], width: int = 9) -> list[float]:
 
 def _faint() -> str:
     """The fainter ink of the theme in force."""
-    from matplotlib import rcParams  # noqa: PLC0415
-
     return str(rcParams["axes.labelcolor"])
+
+
+def _paper() -> str:
+    """The paper of the theme in force."""
+    return str(rcParams["axes.facecolor"])
