@@ -62,13 +62,12 @@ soak: $(STAMPS)/build $(STAMPS)/test ## clients that come and go for minutes, an
 	$(call say,soak: schemathesis, 2,000 cases)
 	@KVREUSE_SCHEMA_CASES=2000 $(BIN)/python -m pytest tests/server/test_schema.py
 
-# quality is drawn from an evaluation: make figures RESULTS=results.json
-FIGURES := growth memory prefix pool $(if $(RESULTS),quality)
+FIGURES := growth memory prefix pool quality
 PAGES   := docs/kv-cache.md docs/kv-cache.zh.md
 figures: $(STAMPS)/build $(STAMPS)/figures ## measure the figures of docs/kv-cache.md on this machine and draw them
 	@for name in $(FIGURES); do \
 	  if [ -t 1 ]; then printf '\033[1m== figure: %s\033[0m\n' $$name; else printf '== figure: %s\n' $$name; fi; \
-	  $(BIN)/kvreuse figure $$name $(MODEL) --output docs/figures $(if $(RESULTS),--results $(RESULTS)) || exit; \
+	  $(BIN)/kvreuse figure $$name $(MODEL) --output docs/figures || exit; \
 	done
 	@$(BIN)/python bench/captions.py $(PAGES)
 

@@ -67,7 +67,6 @@ def test_matplotlib_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         (["growth", "--budget", "nan"], "--budget must be more than 0"),
         (["growth", "--threads", "0"], "--threads must be at least 1"),
         (["growth", "--redraw", "no-such-file.json"], "no-such-file.json"),
-        (["quality"], "kvreuse eval"),
         (["quality", "--results", "no-such-file.json"], "no-such-file.json"),
     ],
 )

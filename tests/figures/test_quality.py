@@ -24,17 +24,31 @@ def measure(tmp_path: Path, content: Any) -> Record:
 def test_results_by_size(tmp_path: Path) -> None:
     record = measure(tmp_path, evaluation())
     assert record.model == "smollm2-135m"
-    assert list(record.summary) == ["bf16", "int8", "k8v4", "int4 (hadamard)"]
+    assert list(record.summary) == [
+        "bf16",
+        "int8",
+        "k8v4",
+        "int4 (Hadamard)",
+        "int4 (no transform)",
+    ]
     assert record.summary["int8"]["ppl_increase"] == 0.0009
     captions = quality.captions(record)
     assert captions.en.title == "int8: 53% of the bytes, +0.09% in perplexity"
-    assert "int4 (hadamard) 6.33 KiB, +5.00%" in captions.en.text
+    assert "int4 (Hadamard) 6.33 KiB, +5.00%" in captions.en.text
     assert "困惑度" in captions.zh.text
 
 
-def test_no_results_say_how_to_get_them() -> None:
-    with pytest.raises(ConfigError, match=r"kvreuse eval smollm2-135m --json > results\.json"):
-        quality.measure(Options("smollm2-135m"))
+def test_an_evaluation_of_its_own(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quality, "WINDOWS", 1)
+    record = quality.measure(Options(str(model_path), tokens=64))
+    assert record.settings == {"text": "pydoc_data.topics", "context": 64, "windows": 1}
+    assert record.model == model_path.stem
+    names = list(record.summary)
+    assert names[0] == "bf16"
+    assert len(names) == len(record.data["results"]) == 5  # the naive recipe has a name of its own
+    assert record.summary["bf16"]["kl_mean"] == 0
+    assert all(entry["kl_mean"] > 0 for name, entry in record.summary.items() if name != "bf16")
+    assert record.summary["bf16"]["bytes_per_token"] == 23040
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
+from kvreuse.config import EngineConfig
 from kvreuse.errors import ConfigError
 from kvreuse.kv.memory import format_size
+from kvreuse.model.source import resolve
+from kvreuse.plan.rows import CODECS
+from kvreuse.quality.evaluate import codecs_of, evaluate
+from kvreuse.quality.subject import Subject
+from kvreuse.quality.texts import standard_text, windows_of
 
 from .record import Caption, Captions, Options, Record, machine_facts
 from .words import three
@@ -15,27 +22,49 @@ from .words import three
 NEEDED = ("ppl", "ppl_increase", "kl_mean", "kl_p99", "top1", "bytes_per_token")
 """Numbers of each result that an evaluation writes."""
 BASIS = "bf16"
+TOKENS, WINDOWS = 1024, 4
+"""Tokens of a window of the text, and windows, where the figure evaluates by itself."""
 
 
 def measure(options: Options) -> Record:
-    """Read an evaluation's results. ConfigError where there are none, or they are not such."""
+    """Evaluate the codecs, or read the results of ``kvreuse eval --json``.
+
+    ConfigError for a file that holds none.
+    """
     if options.results is None:
-        raise ConfigError(
-            "the figure quality is drawn from an evaluation: "
-            f"kvreuse eval {options.model} --json > results.json, then add --results results.json"
-        )
-    where = str(options.results)
-    found = _read(options.results.read_text(encoding="utf-8", errors="replace"), where)
+        where, found = "the evaluation", _evaluate(options)
+    else:
+        where = str(options.results)
+        found = _read(options.results.read_text(encoding="utf-8", errors="replace"), where)
     results = [_checked(result, where) for result in found["results"]]
     if BASIS not in {result["kv_cache_dtype"] for result in results}:
         raise ConfigError(f"{where}: has no result for {BASIS}, which the others are compared with")
     results.sort(key=lambda result: -result["bytes_per_token"])
-    summary = {_name(result): {key: result[key] for key in NEEDED} for result in results}
-    text = found.get("text")
-    settings = {"text": text} if isinstance(text, str) else {}
+    summary = {
+        name: {key: result[key] for key in NEEDED}
+        for name, result in zip(_names(results), results, strict=True)
+    }
+    settings = {key: found[key] for key in ("text", "context", "windows") if key in found}
     machine = machine_facts(options.threads)
     model = _stem(str(found["model"]))
     return Record("quality", model, machine, settings, {"results": results}, summary)
+
+
+def _evaluate(options: Options) -> dict[str, Any]:
+    """What ``kvreuse eval --json`` would write of a few windows of the standard text."""
+    config = EngineConfig(model=options.model, threads=options.threads)
+    subject = Subject.load(resolve(options.model), config)
+    context = min(options.tokens or TOKENS, subject.spec.context_length)
+    text = standard_text()
+    windows = windows_of(text, subject.tokenizer, context, WINDOWS)
+    results = evaluate(subject, codecs_of(subject, list(CODECS), None), windows, options.progress)
+    return {
+        "model": options.model_name,
+        "text": text.name,
+        "context": context,
+        "windows": len(windows),
+        "results": [result.as_json() for result in results],
+    }
 
 
 def _read(text: str, where: str) -> dict[str, Any]:
@@ -63,11 +92,13 @@ def _checked(result: Any, where: str) -> dict[str, Any]:
     return {**result, "transform": transform if isinstance(transform, str) else ""}
 
 
-def _name(result: dict[str, Any]) -> str:
-    """The codec, with the transform where there is one: ``int4 (rotated)``."""
-    transform = result["transform"]
-    plain = transform in ("", "none")
-    return result["kv_cache_dtype"] if plain else f"{result['kv_cache_dtype']} ({transform})"
+def _names(results: Sequence[dict[str, Any]]) -> list[str]:
+    """The codecs, with the transform where there are two of a kind: ``int4 (Hadamard)``."""
+    codecs = [str(result["kv_cache_dtype"]) for result in results]
+    return [
+        f"{codec} ({result['transform'] or 'no transform'})" if codecs.count(codec) > 1 else codec
+        for codec, result in zip(codecs, results, strict=True)
+    ]
 
 
 def _stem(model: str) -> str:
@@ -85,14 +116,15 @@ def captions(record: Record) -> Captions:
         for name, entry in others.items()
     )
     size = format_size(int(basis["bytes_per_token"]))
+    what, zh_what = _read_text(record.settings)
     text = (
-        f"{record.model}: perplexity of a text with keys and values in each codec, over that in "
+        f"{record.model}: perplexity of {what} with keys and values in each codec, over that in "
         f"{BASIS} ({ppl} at {size} a token). A token takes, and perplexity rises by: {words}. "
         f"Right: the mean KL divergence of the next token's distribution from that of {BASIS}."
     )
     zh = (
-        f"{record.model}：KV 缓存采用各种编码时的困惑度，相对于 {BASIS}（每个 token {size}，困惑度 "
-        f"{ppl}）。每个 token 的大小与困惑度的增幅："
+        f"{record.model} 在{zh_what}上的困惑度：KV 缓存采用各种编码，与 {BASIS} 相比（每个 token "
+        f"{size}，困惑度 {ppl}）。每个 token 的大小与困惑度的变化："
         f"{words.replace('; ', '；').replace(', ', '，')}。"
         f"右图是下一个 token 的分布相对 {BASIS} 的平均 KL 散度。"
     )
@@ -102,6 +134,17 @@ def captions(record: Record) -> Captions:
     return Captions(
         Caption(f"{name}: {ratio} of the bytes, {increase(best)} in perplexity", text),
         Caption(f"{name}：字节数为 {ratio}，困惑度 {increase(best)}", zh),
+    )
+
+
+def _read_text(settings: dict[str, Any]) -> tuple[str, str]:
+    """What was read, in both languages, as far as the evaluation says it."""
+    if set(settings) != {"text", "context", "windows"}:
+        return "a text", "一段文本"
+    text, context, windows = (settings[key] for key in ("text", "context", "windows"))
+    return (
+        f"{windows} x {context:,} tokens of {text}",
+        f" {text} 的 {windows} 段、每段 {context:,} 个 token ",
     )
 
 

@@ -55,12 +55,14 @@ def _scatter(axes: Axes, record: Record, values: dict[str, float], theme: Theme)
 
 
 def _label(axes: Axes, marks: list[tuple[float, float, str, str]]) -> None:
-    """Names right of their markers, each raised above those that it would cover."""
+    """Names right of their markers, each raised above markers and names that it would cover."""
     points = 72 / axes.figure.dpi
-    placed: list[tuple[float, float, float]] = []
+    where = [axes.transData.transform((x, y)) * points for x, y, _, _ in marks]
+    placed = [(float(x) - 6, float(x) + 6, float(y)) for x, y in where]
     for x, y, words, colour in sorted(marks, key=lambda mark: mark[1]):
-        left, height = axes.transData.transform((x, y)) * points
-        right, raised = left + LETTER * len(words) + 12, height
+        mark, height = axes.transData.transform((x, y)) * points
+        left, raised = mark + 8, height
+        right = left + LETTER * len(words)
         for begin, end, other in sorted(placed, key=lambda place: place[2]):
             if left < end and begin < right and abs(raised - other) < GAP:
                 raised = other + GAP
