@@ -44,7 +44,9 @@ def measure(options: Options) -> Record:
         name: {key: result[key] for key in NEEDED}
         for name, result in zip(_names(results), results, strict=True)
     }
-    settings = {key: found[key] for key in ("text", "context", "windows") if key in found}
+    settings: dict[str, Any] = {
+        key: found[key] for key in ("text", "context", "windows") if key in found
+    }
     machine = machine_facts(options.threads)
     model = _stem(str(found["model"]))
     return Record("quality", model, machine, settings, {"results": results}, summary)

@@ -56,6 +56,7 @@ def _scatter(axes: Axes, record: Record, values: dict[str, float], theme: Theme)
 
 def _label(axes: Axes, marks: list[tuple[float, float, str, str]]) -> None:
     """Names right of their markers, each raised above markers and names that it would cover."""
+    axes.autoscale_view()  # now: places are taken from it
     points = 72 / axes.figure.dpi
     where = [axes.transData.transform((x, y)) * points for x, y, _, _ in marks]
     placed = [(float(x) - 6, float(x) + 6, float(y)) for x, y in where]
