@@ -131,10 +131,12 @@ def main() -> int:
     parser.add_argument("--calls", type=int, help="only so many, the first ones")
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--max-tokens", type=int, default=16)
+    parser.add_argument("--once", action="store_true", help="not again without caching")
     options = parser.parse_args()
     lines = recorded(options.folder)[: options.calls]
     calls: list[Call] = []
-    for name, more in (("cache", ()), ("no cache", ("--no-enable-prefix-caching",))):
+    runs = (("cache", ()), ("no cache", ("--no-enable-prefix-caching",)))
+    for name, more in runs[:1] if options.once else runs:
         memory = ("--kv-cache-memory", options.kv_cache_memory)
         with (
             served(options.model, *memory, "--max-queue", "100000", *more) as server,

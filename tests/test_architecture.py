@@ -53,6 +53,7 @@ RANKS = {
     "inbox": 6,
     "async_engine": 10,
     "llm": 10,
+    "figures": 11,
     "__init__": 11,
     "server": 11,
     "cli": 12,

@@ -169,6 +169,7 @@ def test_a_text_too_short_to_learn_from(model: Path, tmp_path: Path) -> None:
     assert result.stderr.startswith("error: short.txt is too short: calibration needs at least 256")
 
 
+@pytest.mark.usefixtures("calibrated")
 class TestRuns:
     """What loading a model does with a calibration."""
 
@@ -208,6 +209,16 @@ class TestRuns:
         assert "int8 +0.1%" in line
         forced = invoke(*arguments, *options, "--force-kv-cache-dtype")
         assert forced.exit_code == 0, forced.stderr
+
+    def test_a_run_without_a_calibration_says_so(
+        self, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        arguments = ("run", str(model), "Water", "--raw", "--max-tokens", "2")
+        note = "keys and values in int8 (not calibrated: Hadamard)"
+        assert note not in invoke(*arguments, "--kv-cache-dtype", "int8").stderr
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        assert note in invoke(*arguments, "--kv-cache-dtype", "int8").stderr
+        assert note not in invoke(*arguments).stderr
 
     def test_auto_needs_a_calibration(
         self, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -9,6 +9,7 @@ import typer
 
 from kvreuse.cli.calibrate import calibrate
 from kvreuse.cli.eval import evaluate
+from kvreuse.cli.figure import figure
 from kvreuse.cli.guard import GuardedGroup
 from kvreuse.cli.info import info
 from kvreuse.cli.models import models
@@ -44,6 +45,7 @@ app.command()(plan)
 app.command()(why)
 app.command()(calibrate)
 app.command(name="eval")(evaluate)
+app.command()(figure)
 
 
 def main() -> None:

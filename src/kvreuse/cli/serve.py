@@ -43,7 +43,11 @@ ENGINE = FlagGroup(
     heading="Engine",
     source=EngineConfig,
     skip=frozenset({"model"}),
-    special={"kv_cache_memory": Flag(type=str | None, metavar="SIZE")},
+    special={
+        "kv_cache_memory": Flag(type=str | None, metavar="SIZE"),
+        "kv_cache_dtype": Flag(metavar="DTYPE"),
+        "calibration": Flag(metavar="FILE"),
+    },
 )
 
 
@@ -75,6 +79,7 @@ def serve(
     except ModuleNotFoundError as error:
         message = f"serving needs {error.name}: pip install 'kvreuse[server]'"
         raise ConfigError(message) from None
+    config.check_files()
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     names = list(config.served_model_name) or [_name(model)]
     with lifecycle.listen(config) as bound, loaded(model, engine) as (llm, seconds):

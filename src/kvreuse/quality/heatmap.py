@@ -86,7 +86,7 @@ def _strip(
             )
             if marks is not None and marks[layer, head] != 2:
                 bits = 8 if marks[layer, head] == 1 else 16
-                ink = "light" if colour >= len(LIGHT) // 2 else "ink"
+                ink = "light" if colour > len(LIGHT) // 2 else "ink"
                 out.append(
                     f'<text class="mark" x="{x + (cell - 1) / 2:.1f}" y="{top + 11:.1f}" '
                     f'style="fill:var(--{ink})">{bits}</text>'

@@ -71,6 +71,12 @@ class ServerConfig:
         """Whether only this machine reaches the server."""
         return self.host in LOOPBACK
 
+    def check_files(self) -> None:
+        """Raise what :meth:`keys` raises, and OSError where the log cannot be written."""
+        self.keys()
+        if self.request_log is not None:
+            Path(self.request_log).open("a", encoding="utf-8").close()
+
     def keys(self) -> tuple[str, ...]:
         """All keys. ConfigError for a file that has none; OSError where it cannot be read."""
         keys = tuple(self.api_key)
