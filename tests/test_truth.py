@@ -58,12 +58,12 @@ def test_close_to_the_truth(found: dict[str, Fidelity]) -> None:
     assert not plain.faults(), plain
 
 
-@pytest.mark.parametrize("name", CODECS)
-def test_what_a_codec_costs(found: dict[str, Fidelity], name: str) -> None:
-    """Mean KL beyond that of bf16, without a calibration: measured figures, doubled."""
-    if name == "int4":  # how much depends on the model's keys; but less than without rotations
-        assert found["int4"].mean_kl < 0.7 * found["int4, naive"].mean_kl
-    else:
-        bound = {"int8": 1.6e-3, "k8v4": 1.2e-2}[name]
-        assert found[name].mean_kl - found["bf16"].mean_kl < bound
-    assert found["int8"].mean_kl < found["k8v4"].mean_kl < found["int4"].mean_kl
+def test_what_codecs_cost(found: dict[str, Fidelity], real_model: Path, model_path: Path) -> None:
+    """Mean KL beyond that of bf16, without a calibration. How much depends on a model's keys:
+    bounds, about twice what was measured, are those of the default one."""
+    costs = {name: one.mean_kl - found["bf16"].mean_kl for name, one in found.items()}
+    assert costs["int8"] < costs["k8v4"] < costs["int4"]
+    if real_model == model_path:
+        for name, bound in {"int8": 5e-4, "k8v4": 1.2e-2, "int4": 0.12}.items():
+            assert costs[name] < bound, name
+        assert costs["int4"] < 0.7 * costs["int4, naive"]
