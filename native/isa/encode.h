@@ -88,6 +88,7 @@ INL Range quantise_4(const float *x, int channels, const kvr::Plane &plane, uint
   float scale = range * plane.step, minimum = __builtin_fmaf(range, plane.shrink, lo);
   if (scale < SMALLEST_HALF) scale = SMALLEST_HALF;
   if (!(reduce_max(largest) < FINITE)) scale = __builtin_inff();
+  if (!(range < FINITE)) minimum = __builtin_inff();
   if (minimum < SMALLEST_HALF && minimum > -SMALLEST_HALF) minimum = 0;
   Range range16 = {half_bits(scale), half_bits(minimum)};
   if ((range16.minimum & 0x7fff) == 0x7c00) range16.scale = 0x7c00;

@@ -92,7 +92,9 @@ def _int4_group(
     span = add(high, -low)
     scale = np.maximum(mul(span, np.float32(share / INT4_LEVELS)), SMALLEST_HALF)
     scale[~finite.all(axis=1)] = np.inf
-    minimum = fma(span, np.float32((1 - share) / 2), low)
+    with np.errstate(over="ignore", invalid="ignore"):
+        minimum = fma(span, np.float32((1 - share) / 2), low)
+    minimum = np.where(span < LARGEST, minimum, np.float32(np.inf))
     minimum = np.where(np.abs(minimum) < SMALLEST_HALF, np.float32(0), minimum)
     scale, minimum = _half(scale), _half(minimum)
     scale = np.where(np.isfinite(minimum), scale, np.float32(np.inf))
