@@ -200,14 +200,11 @@ class Engine:
         for request, rows in plan.works:
             batch.add(request, rows)
         start = time.perf_counter()
-        built = batch.build(plan.copies)
-        logits = self._runner.run(built)
+        logits = self._runner.run(batch.build(plan.copies))
         if batch.num_rows > len(plan.works):
             prompt_rows = sum(rows for _, rows in plan.works if rows > 1)
             self.prefill.observe(prompt_rows, batch.num_rows, time.perf_counter() - start)
         self.scheduler.finish(plan)
-        pages = int((-(-built.kv_len // self.cache.page_size)).sum())
-        counters.page_bytes_read += pages * self.cache.pool.layout.page_bytes
         counters.steps += 1
         counters.computed_tokens += batch.num_rows
         counters.page_bytes_read = self._runner.page_bytes_read

@@ -30,7 +30,7 @@ class Counters:
     computed_tokens: int = 0
     """Rows that went through the model."""
     page_bytes_read: int = 0
-    """Bytes of the pages that attention read: a page counts once a step for each sequence."""
+    """Bytes of keys and values that attention has read. What rows read together counts once."""
     generated_tokens: int = 0
     """Tokens chosen."""
     misses: dict[Reason, int] = dataclasses.field(default_factory=_NONE.copy)
@@ -42,9 +42,6 @@ class Counters:
         """A request computes ``tokens`` of its prompt that the cache did not have."""
         self.misses[reason] += 1
         self.lost_tokens[reason] += tokens
-
-    page_bytes_read: int = 0
-    """Bytes of keys and values that attention has read. What rows read together counts once."""
 
     def as_dict(self) -> dict[str, int]:
         """All of them, by name; those by reason as ``misses.cold``."""
