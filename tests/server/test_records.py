@@ -31,10 +31,11 @@ def samples(http: httpx.Client) -> dict[str, float]:
 def test_metrics(llm: LLM) -> None:
     with running(llm) as server, server.http() as http:
         http.post("/reset_prefix_cache")
-        before = samples(http)
+        before, read = samples(http), llm.runner.page_bytes_read
         for stream in (False, True):
             http.post("/v1/completions", json={**BODY, "n": 2, "stream": stream})
         after = samples(http)
+        read = llm.runner.page_bytes_read - read
         gained = {name: value - before.get(name, 0) for name, value in after.items()}
     assert gained["kvreuse:prompt_tokens_total"] == 100
     assert gained["kvreuse:prefix_cache_queries_total"] == 100
@@ -47,8 +48,7 @@ def test_metrics(llm: LLM) -> None:
     assert gained["kvreuse:inter_token_latency_seconds_count"] == 12
     assert gained["kvreuse:prefix_cache_misses_total/cold"] == 1
     assert gained["kvreuse:prefix_cache_missed_tokens_total/cold"] == 49
-    pages = gained["kvreuse:page_bytes_read_total"] / llm.pool.layout.page_bytes
-    assert pages == 2 * (2 + 3 * 2 * 2)  # 50 to 53 tokens in 2 pages: the prompt, then 2 answers
+    assert gained["kvreuse:page_bytes_read_total"] == read > 0
     assert after["kvreuse:num_requests_running"] == 0
     assert after["kvreuse:num_requests_waiting"] == 0
     assert after["kvreuse:kv_cache_usage_perc"] == 0
