@@ -79,7 +79,23 @@ def test_keys_and_values_are_those_of_the_pages(
     assert KINDS == ("key", "value")
 
 
-def test_chunks_make_no_difference(subject: Subject, captured: list[LayerRows]) -> None:
+def test_scores_do_not_depend_on_the_start(
+    subject: Subject, window: Int32Array, captured: list[LayerRows]
+) -> None:
+    capture = Capture(subject, TOKENS)
+    at = np.array([5, 100, 299], dtype=np.int32)
+    later, still = (capture.window(window, at, start) for start in (1000, None))
+    capture.close()
+    for here, there, plain in zip(captured, later, still, strict=True):
+        scores, others = (
+            np.einsum("qd,td->qt", rows.queries[:, 0], rows.keys[:, 0]) for rows in (here, there)
+        )
+        np.testing.assert_allclose(scores, others, atol=1e-3 * np.abs(scores).max())
+        np.testing.assert_array_equal(here.values, plain.values)
+        assert np.abs(here.keys - plain.keys).max() > 0.1
+
+
+def test_queries_and_residuals(subject: Subject, captured: list[LayerRows]) -> None:
     for rows in captured:
         assert rows.queries.shape == (3, subject.spec.num_heads, subject.spec.head_dim)
         assert rows.residual.shape == (3,)

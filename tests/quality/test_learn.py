@@ -11,14 +11,14 @@ from kvreuse.config import EngineConfig
 from kvreuse.kv.calibration import Calibration
 from kvreuse.kv.codec import LayerTransform
 from kvreuse.model.spec import ModelSpec, RopeSpec
-from kvreuse.quality.capture import Capture, LayerRows, rope_pairs
+from kvreuse.quality.capture import Capture, LayerRows, rope_pairs, turn
 from kvreuse.quality.errors import CLIPS, layer_errors
 from kvreuse.quality.evaluate import evaluate
-from kvreuse.quality.learn import learn
+from kvreuse.quality.learn import HORIZON, learn
 from kvreuse.quality.projection import OutputWeights
 from kvreuse.quality.subject import Subject, codec_of
 from kvreuse.quality.texts import standard_text, windows_of
-from kvreuse.quality.transforms import LARGEST_SCALE, Moments
+from kvreuse.quality.transforms import LARGEST_SCALE, Float64Array, Moments
 from kvreuse.request import Int32Array
 
 CONTEXT = 128
@@ -43,12 +43,18 @@ def learnt(subject: Subject, windows: list[Int32Array]) -> Calibration:
 def test_constants_are_the_means_of_keys(
     subject: Subject, windows: list[Int32Array], learnt: Calibration
 ) -> None:
+    """Of keys turned to every position of the context."""
     capture = Capture(subject, CONTEXT)
-    rows = capture.window(windows[0], np.array([9], dtype=np.int32))
+    rows = capture.window(windows[0], np.array([9], dtype=np.int32), start=None)
     capture.close()
     assert learnt.constants is not None
-    for layer, constant in zip(rows, learnt.constants, strict=True):
-        np.testing.assert_allclose(constant, layer.keys.mean(axis=0), rtol=1e-3, atol=1e-4)
+    everywhere = np.arange(HORIZON, dtype=np.int32)
+    for layer in (0, 17):
+        mean = rows[layer].keys.mean(axis=0)
+        turned = turn(np.broadcast_to(mean, (HORIZON, *mean.shape)), subject.spec.rope, everywhere)
+        np.testing.assert_allclose(
+            learnt.constants[layer], turned.mean(axis=0), rtol=1e-3, atol=2e-3
+        )
 
 
 def test_scales_are_tied_over_pairs(subject: Subject, learnt: Calibration) -> None:
@@ -100,7 +106,7 @@ def test_the_engine_agrees(
     assert [result.quality for result in again] == [result.quality for result in results[:2]]
 
 
-def moments(keys: np.ndarray, queries: np.ndarray) -> Moments:
+def moments(keys: Float64Array, queries: Float64Array, horizon: int) -> Moments:
     spec = ModelSpec(
         architecture="llama",
         num_layers=1,
@@ -114,7 +120,7 @@ def moments(keys: np.ndarray, queries: np.ndarray) -> Moments:
         rms_norm_eps=1e-5,
         rope=RopeSpec("half", 1e4, keys.shape[2]),
     )
-    found = Moments(spec)
+    found = Moments(spec, spec.rope, horizon)
     positions = np.arange(len(queries), dtype=np.int32)
     for part in np.array_split(np.arange(len(keys)), 3):
         found.add(
@@ -135,9 +141,9 @@ def test_the_full_scale_balances_keys_and_queries() -> None:
     size = np.exp(rng.uniform(-1, 1, (1, 2, 8)))
     keys = 5 + rng.standard_normal((900, 2, 16)) * np.tile(size, 2)
     queries = rng.standard_normal((900, 4, 16)) / np.repeat(np.tile(size, 2), 2, axis=1)
-    found = moments(keys, queries)
+    found = moments(keys, queries, 1)  # nothing turns
     np.testing.assert_allclose(found.constant, 5, atol=0.4)
-    scale = found.full_scale(RopeSpec("half", 1e4, 16))
+    scale = found.full_scale()
     balance = (
         np.std(keys, axis=0)
         / scale
@@ -147,11 +153,18 @@ def test_the_full_scale_balances_keys_and_queries() -> None:
     np.testing.assert_allclose(np.log(scale).mean(axis=1), 0, atol=1e-6)
 
 
+def test_what_turns_within_the_horizon_is_no_constant() -> None:
+    keys, queries = np.full((30, 1, 16), 3.0), np.ones((30, 1, 16))
+    constant = moments(keys, queries, 4096).constant[0]
+    np.testing.assert_allclose(constant[[0, 8]], 0, atol=0.01)  # turns by a radian a position
+    np.testing.assert_allclose(moments(keys, queries, 1).constant, 3)
+
+
 def test_the_full_scale_has_bounds() -> None:
     keys, queries = np.ones((30, 1, 16)), np.ones((30, 1, 16))
     keys[:, :, 0] = np.tile([1e9, -1e9], 15)[:, None]  # the others stand still
     queries[:, :, 3] = 0
-    scale = moments(keys, queries).full_scale(RopeSpec("half", 1e4, 16))
+    scale = moments(keys, queries, 1).full_scale()
     assert np.isfinite(scale).all()
     assert scale.max() <= LARGEST_SCALE
     assert scale.min() >= 1 / LARGEST_SCALE

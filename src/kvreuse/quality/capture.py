@@ -22,7 +22,7 @@ from .subject import Subject
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LayerRows:
-    """One layer of one window of T tokens, float32, after bias, norm and RoPE.
+    """One layer of one window of T tokens, float32, after bias and norm, and RoPE if wanted.
 
     ``queries`` [Q, heads, head_dim] are those of the positions ``query_positions`` [Q], not scaled;
     ``keys`` and ``values`` are [T, kv_heads, head_dim].
@@ -67,8 +67,14 @@ class Capture:
             subject.spec, subject.weights, subject.kernels, layout, self._pool.data, self._limits
         )
 
-    def window(self, ids: Int32Array, query_positions: Int32Array) -> list[LayerRows]:
-        """All layers of one window; queries of ``query_positions`` only, ascending."""
+    def window(
+        self, ids: Int32Array, query_positions: Int32Array, start: int | None = 0
+    ) -> list[LayerRows]:
+        """All layers of one window; queries of ``query_positions`` only, ascending.
+
+        They are turned as if the window began at the position ``start``, which changes no score:
+        RoPE is relative. None: they are not turned.
+        """
         size = self._spec.q_size
         chunks = list(self._chunks(ids, query_positions))
         found = []
@@ -76,7 +82,8 @@ class Capture:
             projected = np.concatenate([rows[i] for rows, _ in chunks])
             residual = np.concatenate([squares[i] for _, squares in chunks])
             queries = projected[query_positions, :size]
-            found.append(self._layer(i, query_positions, queries, projected[:, size:], residual))
+            rest = projected[:, size:]
+            found.append(self._layer(i, query_positions, queries, rest, residual, start))
         return found
 
     def _chunks(
@@ -111,6 +118,7 @@ class Capture:
         queries: Float32Array,
         rest: Float32Array,
         residual: Float32Array,
+        start: int | None,
     ) -> LayerRows:
         spec, layer = self._spec, self._weights.layers[i]
         bias = layer.qkv_bias if layer.qkv_bias is not None else np.zeros(1, dtype=np.float32)
@@ -121,20 +129,25 @@ class Capture:
         positions = np.arange(len(rest), dtype=np.int32)
         return LayerRows(
             query_positions,
-            self._turned(queries + q_bias, layer.q_norm, rope, query_positions),
-            self._turned(k, layer.k_norm, rope, positions),
+            self._turned(queries + q_bias, layer.q_norm, rope, query_positions, start),
+            self._turned(k, layer.k_norm, rope, positions, start),
             v.reshape(len(v), -1, spec.head_dim),
             residual,
         )
 
     def _turned(
-        self, x: Float32Array, norm: Vector | None, rope: RopeSpec, positions: Int32Array
+        self,
+        x: Float32Array,
+        norm: Vector | None,
+        rope: RopeSpec,
+        positions: Int32Array,
+        start: int | None,
     ) -> Float32Array:
         heads = x.reshape(len(x), -1, self._spec.head_dim)
         if norm is not None:
             square = np.mean(np.square(heads), axis=2, keepdims=True)
             heads = heads / np.sqrt(square + np.float32(self._spec.rms_norm_eps)) * norm
-        return turn(heads, rope, positions)
+        return heads if start is None else turn(heads, rope, positions + np.int32(start))
 
     def close(self) -> None:
         """Give the memory back."""

@@ -22,6 +22,8 @@ from .transforms import POWERS, Moments
 
 PROBE_WINDOWS = 2
 """Windows on which errors are tried; the others are for means."""
+HORIZON = 4096
+"""Positions that transforms are made for, or the model's context; others are served as well."""
 QUERIES = 24
 """Positions of a window from which attention is tried."""
 
@@ -33,16 +35,22 @@ def learn(
     layers = subject.spec.num_layers
     total = len(windows) + layers
     probing = min(PROBE_WINDOWS, len(windows) - 1)
-    moments = [Moments(subject.spec) for _ in range(layers)]
+    size = max(len(window) for window in windows)
+    horizon = min(HORIZON, subject.spec.context_length)
+    moments = [
+        Moments(subject.spec, layer_rope(subject.spec, layer), horizon) for layer in range(layers)
+    ]
     probed: list[list[LayerRows]] = []
-    capture = Capture(subject, max(len(window) for window in windows))
+    capture = Capture(subject, size)
     for i, window in enumerate(windows):
-        rows = capture.window(window, _query_positions(len(window)))
+        positions = _query_positions(len(window))
         if i < len(windows) - probing:
+            rows = capture.window(window, positions, start=None)
             for layer, moment in enumerate(moments):
                 moment.add(rows[layer])
-        else:
-            probed.append(rows)
+        else:  # early and late ones in turn
+            late = (i + 1 - len(windows)) % 2 == 0
+            probed.append(capture.window(window, positions, start=(horizon - size) * late))
         if report is not None:
             report(i + 1, total)
     capture.close()
@@ -67,7 +75,7 @@ def best_transform(
     moment: Moments,
 ) -> LayerTransform:
     """Constant, scale and rotation; of the scale, head by head, the power that suits int4 best."""
-    full, tried = moment.full_scale(layer_rope(spec, layer)), []
+    full, tried = moment.full_scale(), []
     for power in POWERS:
         scaled = LayerTransform(moment.constant, full ** np.float32(power), True, True)
         rows, rotated = stored_form(spec, windows, behind, scaled)

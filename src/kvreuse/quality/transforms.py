@@ -2,7 +2,9 @@
 
 * The *constant* of a channel is the mean of its keys after RoPE. Taking it away changes every score
   of a query by the same number, so the softmax stays as it is; what is left has a smaller range
-  wherever a bias stands still, that is in the channels that RoPE turns slowly.
+  wherever a bias stands still, that is in the channels that RoPE turns slowly. The mean is over all
+  positions up to a horizon, also those that no text was read at: it is the mean before RoPE, turned
+  to each of them.
 * The *scale* d of a channel divides keys and multiplies queries. The error of a score is about
   |d q|^2 times the variance of rounding, which after a Hadamard rotation grows with |k / d|^2; by
   Cauchy and Schwarz their product is least for d^2 = rms(k) / rms(q), channel by channel. That is
@@ -16,6 +18,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from kvreuse.model.rope import rope_tables
 from kvreuse.model.spec import ModelSpec, RopeSpec
 from kvreuse.request import Float32Array
 
@@ -30,17 +33,21 @@ LARGEST_SCALE = 16.0
 
 
 class Moments:
-    """First and second moments of one layer's keys and queries: ``[kv_heads, head_dim]`` each."""
+    """First and second moments of one layer's keys and queries before RoPE.
 
-    def __init__(self, spec: ModelSpec) -> None:
+    ``[kv_heads, head_dim]`` each; ``horizon`` is the number of positions to be ready for.
+    """
+
+    def __init__(self, spec: ModelSpec, rope: RopeSpec, horizon: int) -> None:
         shape = spec.num_kv_heads, spec.head_dim
+        self._rope, self._horizon = rope, horizon
         self._group_size = spec.group_size
         self._tokens = self._queries = 0
         self._sum, self._squares = np.zeros(shape), np.zeros(shape)
         self._query_squares = np.zeros(shape)
 
     def add(self, rows: LayerRows) -> None:
-        """Count the rows of one more window."""
+        """Count the rows of one more window, captured before RoPE."""
         keys, queries = rows.keys.astype(np.float64), rows.queries.astype(np.float64)
         self._tokens += len(keys)
         self._sum += keys.sum(axis=0)
@@ -51,24 +58,34 @@ class Moments:
 
     @property
     def constant(self) -> Float32Array:
-        """The mean of the keys."""
-        return (self._sum / self._tokens).astype(np.float32)
+        """The mean of the keys after RoPE, over all positions before the horizon."""
+        return self._mean().astype(np.float32)
 
-    def full_scale(self, rope: RopeSpec) -> Float32Array:
+    def _mean(self) -> Float64Array:
+        cosine, sine = (
+            table.mean(axis=0, dtype=np.float64) for table in rope_tables(self._rope, self._horizon)
+        )
+        first, second = rope_pairs(self._rope)
+        still = self._sum / self._tokens
+        mean = still.copy()
+        x, y = still[..., first], still[..., second]
+        mean[..., first], mean[..., second] = x * cosine - y * sine, y * cosine + x * sine
+        return mean
+
+    def full_scale(self) -> Float32Array:
         """See the module; the geometric mean over a head's channels is 1."""
-        mean = self._sum / self._tokens
-        keys = _tied(np.maximum(self._squares / self._tokens - np.square(mean), 0), rope)
-        queries = _tied(self._query_squares / self._queries, rope)
+        # a pair's length is the same before and after RoPE
+        keys = self._tied(self._squares / self._tokens) - self._tied(np.square(self._mean()))
+        queries = self._tied(self._query_squares / self._queries)
         usable = (keys > 0) & (queries > 0)
         logs = np.log(np.where(usable, keys, 1) / np.where(usable, queries, 1)) / 4
         logs -= logs.mean(axis=-1, keepdims=True)
         bound = np.log(LARGEST_SCALE)
         return np.exp(np.clip(logs, -bound, bound)).astype(np.float32)
 
-
-def _tied(squares: Float64Array, rope: RopeSpec) -> Float64Array:
-    """Mean squares, alike for the two channels of a pair; channels that do not turn stay."""
-    first, second = rope_pairs(rope)
-    out = squares.copy()
-    out[..., first] = out[..., second] = (squares[..., first] + squares[..., second]) / 2
-    return out
+    def _tied(self, squares: Float64Array) -> Float64Array:
+        """Mean squares, alike for the two channels of a pair; channels that do not turn stay."""
+        first, second = rope_pairs(self._rope)
+        out = squares.copy()
+        out[..., first] = out[..., second] = (squares[..., first] + squares[..., second]) / 2
+        return out
