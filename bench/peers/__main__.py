@@ -7,7 +7,8 @@
 Every run is a fresh process; engines take turns, and each round begins with another one. Figures
 are medians. Everything is greedy, and an answer's length is fixed. One more process for each engine
 tells whether it gives the same answers from its cache as computed, and in a batch as alone:
-``bit for bit`` where the logits (or log-probabilities) that it shows are equal too.
+``bit for bit`` where the logits (or log-probabilities) that it shows are equal too. A file's format
+matters: ``peers.requantize`` makes one for which the others have their fastest kernels.
 """
 
 from __future__ import annotations

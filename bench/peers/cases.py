@@ -29,8 +29,10 @@ class Sizes:
     distinct: int = 256
     requests: int = 32
     out: int = 64
+    checked: int = 8
+    """Requests at once where answers are compared, and no time is taken."""
     alone: int = 4
-    """Requests of each batch that are also answered alone, to compare."""
+    """Of these, the ones that are also answered alone."""
 
     @property
     def capacity(self) -> int:
@@ -45,7 +47,7 @@ class Sizes:
         return max(self.long, self.shared + self.own, self.distinct, self.warm_up) + self.out
 
 
-TINY = Sizes(40, 16, 64, 200, 185, 64, 16, 48, 4, 8, 2)
+TINY = Sizes(40, 16, 64, 200, 185, 64, 16, 48, 4, 8, 3, 2)
 """To see whether everything works; figures of these mean nothing."""
 
 
@@ -105,7 +107,7 @@ def measure(engine: Adapter, prompts: Prompts, sizes: Sizes, done: Progress) -> 
     figures["again_ms"] = one(prompts.long, sizes.out).first * 1e3
     figures["other_end_ms"] = one(prompts.other_end, sizes.out).first * 1e3
     for name in ("shared", "distinct"):
-        answers = batch(engine, prompts, sizes, name)
+        answers = batch(engine, prompts, sizes, name, sizes.requests)
         seconds = max(answer.last for answer in answers)
         figures[name] = sum(len(answer.ids) for answer in answers) / seconds
         figures[f"{name}_first_ms"] = statistics.mean(answer.first for answer in answers) * 1e3
@@ -113,9 +115,9 @@ def measure(engine: Adapter, prompts: Prompts, sizes: Sizes, done: Progress) -> 
     return figures
 
 
-def batch(engine: Adapter, prompts: Prompts, sizes: Sizes, name: str) -> list[Answer]:
-    """The requests that share a beginning, or those that do not, at once."""
-    asked: list[list[int]] = getattr(prompts, name)
+def batch(engine: Adapter, prompts: Prompts, sizes: Sizes, name: str, count: int) -> list[Answer]:
+    """``count`` requests that share a beginning, or ``count`` that do not, at once."""
+    asked: list[list[int]] = getattr(prompts, name)[:count]
     engine.prepare(len(asked), len(asked[0]) + sizes.out, sizes.shared if name == "shared" else 0)
     return engine.answer(asked, sizes.out)
 
@@ -133,7 +135,7 @@ def answers_with_reuse(
     found["other_end"] = engine.answer([prompts.other_end], sizes.out)
     done()
     for name in ("shared", "distinct"):
-        found[name] = batch(engine, prompts, sizes, name)[: sizes.alone]
+        found[name] = batch(engine, prompts, sizes, name, sizes.checked)[: sizes.alone]
         done()
     return found
 

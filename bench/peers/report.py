@@ -61,8 +61,8 @@ def checks(sizes: Sizes) -> dict[str, str]:
     return {
         "again": "the same answer: cached = computed",
         "other_end": f"... cached up to token {sizes.kept:,} = computed",
-        "shared": "... in the batch that shares = alone",
-        "distinct": "... in the distinct batch = alone",
+        "shared": f"... {sizes.checked} at once that share = each alone",
+        "distinct": f"... {sizes.checked} at once, distinct = each alone",
     }
 
 
