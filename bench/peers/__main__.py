@@ -52,7 +52,7 @@ def main() -> int:
         model = resolve(options.model)
         prompts = make_prompts(model, sizes)
         job = {
-            "model": str(model),
+            "model": str(model.resolve()),
             "threads": options.threads,
             "sizes": dataclasses.asdict(sizes),
             "prompts": dataclasses.asdict(prompts),
