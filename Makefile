@@ -11,6 +11,7 @@ PROMPT  ?= Give me three tips for a good night's sleep.
 export PROMPT
 PYTEST_ARGS ?=
 BENCH_ARGS  ?=
+PEERS_ARGS  ?=
 FUZZ_ARGS   ?=
 SOAK_ARGS   ?=
 
@@ -18,7 +19,7 @@ say = @if [ -t 1 ]; then printf '\033[1m== %s\033[0m\n' "$(1)"; else printf '== 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help build demo test lint format wheel bench figures soak fuzz fuzz-sanitized clean
+.PHONY: help build demo test lint format wheel bench bench-peers figures soak fuzz fuzz-sanitized clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 24
@@ -71,6 +72,19 @@ figures: $(STAMPS)/build $(STAMPS)/figures ## measure the figures of docs/kv-cac
 	done
 	@$(BIN)/python bench/captions.py $(PAGES)
 
+PEERS := .bench/peers
+bench-peers: $(STAMPS)/build $(PEERS)/llama_cpp/.stamp $(PEERS)/openvino_genai/.stamp ## measure other engines beside it (installs them the first time)
+	$(call say,bench: python -m peers $(PEERS_ARGS))
+	@PYTHONPATH=bench $(BIN)/python -m peers $(PEERS_ARGS)
+
+# Without -DGGML_NATIVE=ON it would be compiled for any CPU, and be slower.
+$(PEERS)/%/.stamp: bench/peers/requirements/%.txt
+	$(call say,peer: the packages of $< in $(PEERS)/$* (llama_cpp is compiled: some minutes))
+	@rm -rf $(PEERS)/$* && $(PYTHON) -m venv $(PEERS)/$*
+	@CMAKE_ARGS="-DGGML_NATIVE=ON -DMTMD_BUILD=OFF -DLLAVA_BUILD=OFF" \
+	  $(PEERS)/$*/bin/python -m pip --disable-pip-version-check -qq install --requirement $<
+	@touch $@
+
 fuzz: $(STAMPS)/build $(STAMPS)/test ## feed thousands of damaged model files to the engine
 	$(call say,fuzz: bench/fuzz.py $(FUZZ_ARGS))
 	@$(BIN)/python bench/fuzz.py $(FUZZ_ARGS)
@@ -88,7 +102,7 @@ fuzz-sanitized: $(STAMPS)/build $(STAMPS)/test ## the same, with AddressSanitize
 	  $(BIN)/python bench/fuzz.py --native $(SANITIZED)/_native*.so $(FUZZ_ARGS)
 
 clean: ## remove what this file made: .venv, build, dist and caches (not the models)
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMPS)/venv:
