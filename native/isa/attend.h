@@ -108,9 +108,12 @@ static void attend_part(ItemPages &pages, const StepKernels &kernels, const Atte
   for (int i = item.span_begin; i < item.span_end; i++) {
     const kvr::AttendSpan &span = pages.args.spans[i];
     const int from = span.begin > begin ? span.begin : begin, to = span.end < end ? span.end : end;
+    if (from >= to) continue;
     pages.seq = span.seq;
     pages.kv_len = pages.args.step.kv_len[span.seq];
-    if (from < to) attend_span(pages, kernels, space, span.first * group, span.count * group, from, to);
+    pages.next_seq = i + 1 < item.span_end && to == span.end ? pages.args.spans[i + 1].seq : -1;
+    pages.next_begin = pages.next_seq < 0 ? 0 : pages.args.spans[i + 1].begin;
+    attend_span(pages, kernels, space, span.first * group, span.count * group, from, to);
   }
 }
 
@@ -137,7 +140,7 @@ static void attend(const kvr::AttendArgs &args, const kvr::AttendItem &item, int
   const int hd = args.kv.head_dim, group = args.kv.group_size, rows = item.count * group;
   const size_t heads = (size_t)args.kv.kv_heads * group;
   const AttendSpace space = carve(args.scratch, rows, hd);
-  ItemPages pages = {args, 0, kv_head, 0, args.kv.plane(args.layer, false, kv_head).codec, args.kv.plane(args.layer, true, kv_head).codec};
+  ItemPages pages = {args, 0, kv_head, 0, args.kv.plane(args.layer, false, kv_head).codec, args.kv.plane(args.layer, true, kv_head).codec, -1, 0};
   const StepKernels kernels = step_kernels(pages.keys, pages.values);
   const int first_part = gather_rows(pages, space, item) / kvr::PART_TOKENS;
   for (int p = first_part > item.part_begin ? first_part : item.part_begin; p < item.part_end; p++) {

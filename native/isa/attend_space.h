@@ -24,10 +24,11 @@ struct ItemPages {
   const kvr::AttendArgs &args;
   int seq, kv_head, kv_len;
   Codec keys, values;
+  int next_seq, next_begin;  // the span behind it, if there is one: else -1
 };
 
-INL const uint8_t *token_tile(const ItemPages &pages, int token, bool value) {
-  return tile_at(pages.args.kv, pages.args.step, pages.seq, token, pages.args.layer, value, pages.kv_head);
+INL const uint8_t *token_tile(const ItemPages &pages, int seq, int token, bool value) {
+  return tile_at(pages.args.kv, pages.args.step, seq, token, pages.args.layer, value, pages.kv_head);
 }
 
 // Rows of a page that are not written may hold anything, NaN included, and 0 x NaN is NaN.
@@ -54,11 +55,14 @@ INL StepTiles step_tiles(const ItemPages &pages, int t0, int end, uint8_t *copy)
   tiles.t0 = t0;
   tiles.count = t0 + kvr::TILE_TOKENS < end ? 2 : 1;
   for (int i = 0; i < tiles.count; i++) {
-    const int token = t0 + i * kvr::TILE_TOKENS, later = token + kvr::STEP_TOKENS;
-    tiles.keys[i] = token_tile(pages, token, false);
-    tiles.values[i] = token_tile(pages, token, true);
-    tiles.next_keys[i] = later < pages.kv_len ? token_tile(pages, later, false) : tiles.keys[i];
-    tiles.next_values[i] = later < pages.kv_len ? token_tile(pages, later, true) : tiles.values[i];
+    const int token = t0 + i * kvr::TILE_TOKENS;
+    const bool last = t0 + kvr::STEP_TOKENS >= end && pages.next_seq >= 0;
+    const int seq = last ? pages.next_seq : pages.seq, later = last ? pages.next_begin + i * kvr::TILE_TOKENS : token + kvr::STEP_TOKENS;
+    const bool any = later < pages.args.step.kv_len[seq];
+    tiles.keys[i] = token_tile(pages, pages.seq, token, false);
+    tiles.values[i] = token_tile(pages, pages.seq, token, true);
+    tiles.next_keys[i] = any ? token_tile(pages, seq, later, false) : tiles.keys[i];
+    tiles.next_values[i] = any ? token_tile(pages, seq, later, true) : tiles.values[i];
     if (pages.values == Codec::BF16) tiles.values[i] = written_values(tiles.values[i], pages.kv_len - token, pages.args.kv.head_dim, copy);
   }
   return tiles;

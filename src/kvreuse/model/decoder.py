@@ -194,7 +194,8 @@ class Decoder:
         The arguments are the fields of ``BatchInput``. ValueError where they are out of bounds.
         """
         # Attention has kv heads as many units as items: enough that no thread idles for long.
-        units_wanted = -(-UNITS_PER_THREAD * self._threads // self.spec.num_kv_heads)
+        units = UNITS_PER_THREAD * self._threads if self._threads > 1 else 1
+        units_wanted = -(-units // self.spec.num_kv_heads)
         self._batch.load(ids, positions, row_seq, tables, kv_len, sample_rows, units_wanted)
         self._program.run()
         return self._logit_rows[: len(sample_rows)]
