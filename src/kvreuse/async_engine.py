@@ -11,6 +11,7 @@ from typing import Any
 
 from kvreuse.engine import Engine
 from kvreuse.errors import RequestError
+from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
 from kvreuse.outputs import Delta
 from kvreuse.request import Int32Array
 from kvreuse.sampling_params import SamplingParams
@@ -64,6 +65,7 @@ class AsyncEngine:
         prompt: str | None = None,
         request_id: str | None = None,
         cache_salt: str | None = None,
+        retention: Retention = DEFAULT_RETENTION,
     ) -> AsyncGenerator[Delta, None]:
         """The deltas of one request as they come; the last one has the result as ``output``.
 
@@ -74,7 +76,12 @@ class AsyncEngine:
 
         def add() -> None:
             added = self._engine.add_request(
-                prompt_ids, params, prompt=prompt, request_id=request_id, cache_salt=cache_salt
+                prompt_ids,
+                params,
+                prompt=prompt,
+                request_id=request_id,
+                cache_salt=cache_salt,
+                retention=retention,
             )
             self._inboxes[added] = inbox
 

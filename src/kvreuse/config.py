@@ -7,6 +7,7 @@ from typing import Any
 
 from kvreuse.errors import ConfigError
 from kvreuse.kv.memory import available_memory, format_size, parse_size
+from kvreuse.kv.policy import DEFAULT_POLICY, POLICIES
 
 DEFAULT_MEMORY_SHARE = 0.25
 """Share of the available memory that the KV cache takes where nothing is said."""
@@ -29,6 +30,9 @@ class EngineConfig:
     """Sequences served at once."""
     enable_prefix_caching: bool = True
     """Reuse keys and values of prefixes that were computed before."""
+    eviction_policy: str = DEFAULT_POLICY
+    """Which unused pages go first where memory is needed: hit-density learns which are worth
+    least, lru takes those used longest ago."""
     page_size: int = 32
     """Tokens in a page of the KV cache; a multiple of 32."""
     threads: int | None = None
@@ -48,6 +52,11 @@ class EngineConfig:
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 1)
         _at_least("seed", self.seed, 0)
+        if self.eviction_policy not in POLICIES:
+            raise ConfigError(
+                f"--eviction-policy must be one of {', '.join(POLICIES)}, "
+                f"got {self.eviction_policy!r}"
+            )
         if self.kv_cache_memory is not None:
             parse_size(self.kv_cache_memory, "--kv-cache-memory")
 

@@ -11,6 +11,7 @@ from kvreuse.bounds import checked_ids, room_for_answer
 from kvreuse.errors import RequestError
 from kvreuse.group import Group, make_group
 from kvreuse.kv.cache import KVCache
+from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
 from kvreuse.metrics import Counters
 from kvreuse.model.tokenizer import Tokenizer
 from kvreuse.outputs import Delta, RequestOutput
@@ -97,12 +98,14 @@ class Engine:
         prompt: str | None = None,
         request_id: str | None = None,
         cache_salt: str | None = None,
+        retention: Retention = DEFAULT_RETENTION,
     ) -> str:
         """Queue a prompt; returns its id (a running number unless given).
 
-        Prefixes are shared only among requests of one ``cache_salt``. RequestError, at once, for
-        one that can never be served: an empty prompt, ids that are none of the vocabulary's, more
-        tokens than the context or more pages than the pool has.
+        Prefixes are shared only among requests of one ``cache_salt``. ``retention`` says how soon
+        it is served and how long its pages stay. RequestError, at once, for one that can never be
+        served: an empty prompt, ids that are none of the vocabulary's, more tokens than the
+        context or more pages than the pool has, or than can be pinned.
         """
         now = time.perf_counter()
         ids = checked_ids(prompt_ids, self._vocab_size)
@@ -116,6 +119,9 @@ class Engine:
             request_id = str(self._num_added)
         if request_id in self._groups:
             raise RequestError(f"a request {request_id!r} is being served already")
+        if retention.pin:
+            self.cache.expire()
+            self.cache.check_pin(ids, cache_salt, self._promised_pins())
         group = make_group(
             request_id,
             prompt,
@@ -124,6 +130,7 @@ class Engine:
             max_tokens=max_tokens,
             arrival_time=now,
             cache_salt=cache_salt,
+            retention=retention,
             layout=pool.layout,
         )
         self._num_added += 1
@@ -153,6 +160,7 @@ class Engine:
         A step that raises, as where the logits are no numbers, may be tried again: nothing is lost
         by it but time.
         """
+        self.cache.expire()
         plan = self.scheduler.plan()
         if plan is not None:
             plan = self.scheduler.begin(plan)
@@ -167,6 +175,14 @@ class Engine:
     def check(self) -> None:
         """Raise PageError unless every page is free, or owned by running requests and the index."""
         self.cache.check()
+
+    def _promised_pins(self) -> int:
+        """Pages that will be pinned when those who are being served end."""
+        leaders = (group.leader for group in self._groups.values())
+        pages = (
+            one.num_prompt_tokens // self.cache.page_size for one in leaders if one.retention.pin
+        )
+        return sum(pages)
 
     def _run(self, plan: StepPlan) -> None:
         """Compute ``plan``, and take a token for every row that samples."""

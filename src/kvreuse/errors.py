@@ -17,3 +17,7 @@ class ConfigError(KVReuseError, ValueError):
 
 class RequestError(KVReuseError, ValueError):
     """A request that can never be served as it stands."""
+
+
+class TraceError(KVReuseError, ValueError):
+    """A trace of requests that cannot be read, or does not say what it must."""

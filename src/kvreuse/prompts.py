@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict
 
 from kvreuse.errors import RequestError
+from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
 from kvreuse.sampling_params import SamplingParams
 
 
@@ -41,6 +42,7 @@ class ParsedPrompt:
     text: str | None
     token_ids: Sequence[int] | None
     cache_salt: str | None = None
+    retention: Retention = DEFAULT_RETENTION
 
 
 def parse_prompts(prompts: Prompt | Sequence[Prompt]) -> list[ParsedPrompt]:

@@ -26,10 +26,11 @@ class CacheMachine(RuleBasedStateMachine):
     """Sequences open, grow, fork and close; more of them than there are pages."""
 
     digest: Hash = staticmethod(sha256)
+    policy = "lru"
 
     def __init__(self) -> None:
         super().__init__()
-        self.checked = CheckedCache(10, self.digest)
+        self.checked = CheckedCache(10, self.digest, self.policy)
         self.known: list[Tokens] = [(0, 1, 0, 0, 1)]
 
     def prompt(self, data: st.DataObject) -> Tokens:
@@ -109,6 +110,12 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.checked.cache.num_available == 10
 
 
+class DensityMachine(CacheMachine):
+    """The same, with the policy that learns."""
+
+    policy = "hit-density"
+
+
 class CollidingMachine(CacheMachine):
     """The same with a hash function under which all keys are equal."""
 
@@ -116,8 +123,10 @@ class CollidingMachine(CacheMachine):
 
 
 TestCacheMachine = CacheMachine.TestCase
+TestDensityMachine = DensityMachine.TestCase
 TestCollidingMachine = CollidingMachine.TestCase
 TestCacheMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestDensityMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestCollidingMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 
 
@@ -286,11 +295,11 @@ def test_a_look_up_changes_nothing() -> None:
     checked = CheckedCache(4)
     for first in (1, 2, 3):
         finished(checked, (first, 5, 6, 7, 8))
-    order = list(checked.cache._index.idle)
     for salt in (None, "unknown"):
         checked.look_up((1, 5, 6, 7, 9), salt)
-    assert list(checked.cache._index.idle) == order
     checked.check()
+    finished(checked, (4, 5, 6, 7, 8))  # evicts what it would have without any look-up
+    assert checked.cache.lookup((1, 5, 6, 7, 9)).tokens == 0
 
 
 def test_switched_off() -> None:
@@ -346,10 +355,10 @@ def test_check_sees_a_page_that_is_nowhere_and_a_wrong_table() -> None:
     with pytest.raises(PageError, match="is not the index's for its tokens"):
         checked.cache.check()
     table[0], table[1] = table[1], table[0]
-    checked.cache._index.idle[int(table[1])] = None
+    checked.cache._resting.rest([int(table[1])])
     with pytest.raises(PageError, match="rests and is used, or neither"):
         checked.cache.check()
-    del checked.cache._index.idle[int(table[1])]
+    checked.cache._resting.wake(1, int(table[1]))
     checked.pool.alloc(1)
     with pytest.raises(PageError, match="has a count of 1 and 0 owners"):
         checked.cache.check()

@@ -7,26 +7,29 @@ Who owns a page::
         |<----- close --------+                                     close: the index alone
         |<----------------------------- evict ----------------------------------+
 
-A page counts its owners: tables, sequences that will copy from it, and the index.
+A page counts its owners: tables, sequences that will copy from it, pins, and the index.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 
+from kvreuse.errors import ConfigError, RequestError
 from kvreuse.kv.keys import TOKEN_BYTES, Hash, Tokens, sha256, token_bytes
+from kvreuse.kv.policy import DEFAULT_POLICY, POLICIES
 from kvreuse.kv.pool import PageError, PagePool
-from kvreuse.kv.prefix import Match, Node, PrefixIndex
+from kvreuse.kv.prefix import Match, PrefixIndex
+from kvreuse.kv.resting import HIGHEST, Resting
+from kvreuse.kv.retention import DEFAULT_RETENTION, PIN_SHARE, Promises, Retention
 from kvreuse.kv.sequence import SeqKV
-from kvreuse.kv.why import EvictedKeys, Miss, Reason, explain
+from kvreuse.kv.why import Miss, Reason, explain
 
 Copy = tuple[int, int, int]
 """(source page, destination page, tokens): the first rows of a page that another needs as well."""
-
-_REMEMBERED = 4
-"""Evicted pages whose keys are remembered, for each page of the pool."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,9 +63,19 @@ class KVCache:
         namespace: bytes,
         *,
         enable_prefix_caching: bool = True,
+        eviction_policy: str = DEFAULT_POLICY,
+        cost_growth: float = 0.0,
         digest: Hash = sha256,
     ) -> None:
-        """``namespace`` is everything but tokens and salt that the bits of a page depend on."""
+        """``namespace`` is everything but tokens and salt that the bits of a page depend on.
+
+        ``cost_growth`` is what each token before a token adds to the time of computing it, as a
+        part of what a first token takes. ConfigError for a policy that there is none of.
+        """
+        if eviction_policy not in POLICIES:
+            raise ConfigError(
+                f"--eviction-policy must be one of {', '.join(POLICIES)}, got {eviction_policy!r}"
+            )
         self.enabled = enable_prefix_caching
         self.page_size = pool.layout.page_size
         self.pool = pool
@@ -71,10 +84,17 @@ class KVCache:
         self.num_merged = 0
         """Pages given back so far because another held the same tokens."""
         self._page_bytes = self.page_size * TOKEN_BYTES
-        self._index = PrefixIndex(namespace, self.page_size, digest)
-        self._evicted = EvictedKeys(_REMEMBERED * pool.num_pages)
+        self._index = PrefixIndex(namespace, pool.num_pages, self.page_size, digest)
+        self._resting = Resting(
+            self._index,
+            pool.num_pages,
+            self.page_size,
+            eviction_policy,
+            cost_growth * self.page_size,
+        )
+        self._promises = Promises()
         self._sequences: set[SeqKV] = set()
-        self._computing: Counter[tuple[Node, bytes]] = Counter()  # full pages that will be written
+        self._computing: Counter[tuple[int, bytes]] = Counter()  # full pages that will be written
 
     @property
     def num_free(self) -> int:
@@ -84,12 +104,22 @@ class KVCache:
     @property
     def num_evictable(self) -> int:
         """Pages that only the index owns."""
-        return len(self._index.idle)
+        return self._resting.num_idle
+
+    @property
+    def num_pinned(self) -> int:
+        """Pages that are pinned."""
+        return len(self._promises.pinned)
+
+    @property
+    def index_nbytes(self) -> int:
+        """Bytes of the index and of what eviction keeps of each page, ghosts included."""
+        return self._index.nbytes + self._resting.nbytes
 
     @property
     def num_available(self) -> int:
         """Pages that :meth:`reserve` can give."""
-        return self.pool.num_free + len(self._index.idle)
+        return self.pool.num_free + self._resting.num_idle
 
     def lookup(self, ids: Tokens, salt: str | None = None) -> Hit:
         """What is resident of ``ids``, by its tokens. Changes nothing."""
@@ -98,13 +128,12 @@ class KVCache:
             return Hit(0, total, Miss(Reason.DISABLED, 0))
         tokens = token_bytes(ids)
         match = self._match(tokens, salt)
-        hit, pages = len(match.nodes) * self.page_size, [node.page for node in match.nodes]
+        hit, pages = len(match.nodes) * self.page_size, list(match.nodes)
         if match.partial is not None:
             source, rows = match.partial
             hit += rows
-            pages.append(source.page)
-        idle = self._index.idle
-        taken = total - len(match.nodes) + sum(page in idle for page in pages)
+            pages.append(source)
+        taken = total - len(match.nodes) + self.pool.num_lone(pages)
         return Hit(hit, taken, self._miss(match, tokens, hit))
 
     def open(self, ids: Tokens, salt: str | None = None) -> tuple[SeqKV, list[Copy]]:
@@ -118,9 +147,10 @@ class KVCache:
         if not self.enabled:
             return self._started(SeqKV(self.page_size, None, []), ids), []
         match = self._match(token_bytes(ids), salt)
-        pages = [node.page for node in match.nodes]
+        pages = list(match.nodes)
         self._take(pages)
-        seq = SeqKV(self.page_size, match.node, pages)
+        self._resting.used_again(pages)
+        seq = SeqKV(self.page_size, match.node, pages, match.root)
         copies: list[Copy] = []
         if match.partial is not None:
             copies = self._open_partial(seq, *match.partial)
@@ -141,11 +171,11 @@ class KVCache:
         owned = self._alloc(1) if rows else []
         if owned is None:
             return None
-        self._take(pages[:full])
-        forked = SeqKV(self.page_size, seq.node, pages[:full])
+        self.pool.retain(pages[:full])  # ``seq`` has them, so they do not rest
+        forked = SeqKV(self.page_size, seq.node, pages[:full], seq.root)
         if source is None:
             return self._started(forked, ids), []
-        self._take([source])
+        self.pool.retain([source])
         forked.source = source
         forked.extend(owned)
         forked.written += rows
@@ -185,10 +215,17 @@ class KVCache:
                 self._publish(seq, at, self._page_tokens(filled, at - first))
             self._announce(seq, ids)
 
-    def close(self, seq: SeqKV, ids: Tokens) -> None:
+    def close(
+        self,
+        seq: SeqKV,
+        ids: Tokens,
+        retention: Retention = DEFAULT_RETENTION,
+        num_prompt_tokens: int = 0,
+    ) -> None:
         """The one way out: finish, abort, preempt. The unfilled last page stays as a tail.
 
-        Its pages are free, or evictable unless others use them too.
+        Its pages are free, or evictable unless others use them too. ``retention`` says how long
+        they should stay, ``num_prompt_tokens`` how many tokens a pin is about.
         """
         self._must_be_open(seq)
         if self.enabled and seq.source is None:
@@ -197,18 +234,52 @@ class KVCache:
         self._sequences.remove(seq)
         self._announce(seq, ())
         self._release_source(seq)
-        self._drop(reversed(seq.pages))  # last page first: see PrefixIndex.idle
+        pages = seq.pages
+        path = [page for page in pages if page in self._index] if self.enabled else []
+        self._resting.used(path, min(max(-retention.priority, -HIGHEST), HIGHEST))
+        if path and retention != DEFAULT_RETENTION:
+            self._retain(path, retention, num_prompt_tokens // self.page_size)
+        self._drop(pages)
+        if path and retention.session_end:
+            self._resting.end(path[-1], self._resting.stamp(path[-1]), self._rests)
         seq.num_pages = seq.written = 0
-        seq.node = None
+        seq.node = seq.root = None
+
+    def check_pin(self, ids: Tokens, salt: str | None, promised: int) -> None:
+        """RequestError if the full pages of ``ids`` cannot be pinned, too.
+
+        ``promised`` are pages that will be pinned when other requests end.
+        """
+        if not self.enabled:
+            raise RequestError("pin needs prefix caching: start without --no-enable-prefix-caching")
+        match, pinned = self._match(token_bytes(ids), salt), self._promises.pinned
+        needed = len(ids) // self.page_size - sum(page in pinned for page in match.nodes)
+        quota, taken = int(self.pool.num_pages * PIN_SHARE), len(pinned) + promised
+        if needed + taken > quota:
+            raise RequestError(
+                f"pinning the prompt takes {needed} pages of {self.page_size} tokens, but of the "
+                f"{quota} that can be pinned (half of the KV cache's {self.pool.num_pages}) "
+                f"{taken} are taken: pin less, give pins a ttl, or raise --kv-cache-memory"
+            )
+
+    def expire(self, now: float | None = None) -> None:
+        """Let go of pins and pages whose time is over; ``now`` is time.monotonic()."""
+        unpinned, ended = self._promises.expired(time.monotonic() if now is None else now)
+        self._unpinned(unpinned)
+        for page, stamp in ended:
+            if page in self._index:
+                self._resting.end(page, stamp, self._rests)
 
     def check(self) -> None:
         """Raise PageError unless the conservation law holds. Cost: everything is looked at."""
         index = self._index
         owners = [seq.pages for seq in self._sequences]
         owners += [[seq.source] for seq in self._sequences if seq.source is not None]
-        self.pool.check([*owners, list(index.nodes)])
+        owners += [list(self._promises.pinned)]
+        indexed = [page for page in range(self.pool.num_pages) if page in index]
+        self.pool.check([*owners, indexed])
         index.check()
-        if set(index.idle) != {page for page in index.nodes if self.pool.count(page) == 1}:
+        if not self._resting.check({page for page in indexed if self.pool.count(page) == 1}):
             raise PageError("a page rests and is used, or neither")
         for seq in self._sequences:
             self._check_sequence(seq)
@@ -220,10 +291,10 @@ class KVCache:
         if node is None:
             return
         for page in reversed(seq.pages[:full]):
-            if node is None or node.page != page or not node.key:
+            if node != page or not self._index.is_full(page):
                 raise PageError(f"page {page} is full, but is not the index's for its tokens")
-            node = node.parent
-        if node is None or not node.is_root:
+            node = self._index.parent(page)
+        if node >= 0:
             raise PageError("a sequence is shorter than the pages before its last one")
 
     def _match(self, tokens: bytes, salt: str | None) -> Match:
@@ -242,19 +313,20 @@ class KVCache:
         page = self._page_tokens(tokens, len(match.nodes))
         if (match.node, page) in self._computing:
             return Miss(Reason.IN_FLIGHT, hit)
-        return explain(self._index, match, page, hit, self._evicted)
+        return explain(self._index, match, page, hit, self._resting.ghosts)
 
-    def _open_partial(self, seq: SeqKV, source: Node, rows: int) -> list[Copy]:
+    def _open_partial(self, seq: SeqKV, source: int, rows: int) -> list[Copy]:
         """Give ``seq`` a page of its own for the first ``rows`` of ``source``."""
-        if self.num_available - (source.page in self._index.idle) == 0:
+        if self.num_available - self.pool.num_lone([source]) == 0:
             return []
-        self._take([source.page])
+        self._take([source])
+        self._resting.used_again([source])
         pages = self._alloc(1)
         assert pages is not None
-        seq.source = source.page
+        seq.source = source
         seq.extend(pages)
         seq.written += rows
-        return [(source.page, pages[0], rows)]
+        return [(source, pages[0], rows)]
 
     def _started(self, seq: SeqKV, ids: Tokens) -> SeqKV:
         self._sequences.add(seq)
@@ -280,9 +352,9 @@ class KVCache:
         assert seq.node is not None
         page = int(seq.table[at])
         seq.node = self._insert(seq.node, tokens, page)
-        if seq.node.page != page:
-            self._take([seq.node.page])
-            seq.table[at] = seq.node.page
+        if seq.node != page:
+            self._take([seq.node])
+            seq.table[at] = seq.node
             seq.version += 1
             self._drop([page])
             self.num_merged += 1
@@ -294,13 +366,15 @@ class KVCache:
             tokens = token_bytes(ids[seq.written - rows : seq.written])
             self._insert(seq.node, tokens, int(seq.table[at]))
 
-    def _insert(self, parent: Node, tokens: bytes, page: int) -> Node:
+    def _insert(self, parent: int, tokens: bytes, page: int) -> int:
         """Put ``page`` into the index, which then owns it too; the node that has the tokens."""
         node, covered = self._index.insert(parent, tokens, page)
-        if node.page == page:
+        if node == page:
             self.pool.retain([page])
-        if covered is not None:
-            self.pool.release([covered.page])
+            self._resting.born(page)
+        if covered >= 0:
+            self._resting.drop(covered)
+            self.pool.release([covered])
         return node
 
     def _alloc(self, n: int) -> list[int] | None:
@@ -309,31 +383,52 @@ class KVCache:
         if missing > self.num_evictable:
             return None
         if missing > 0:
-            evicted = self._index.evict(missing)
-            self.pool.release([page for _, page in evicted])
-            for key, _ in evicted:
-                self._evicted.add(key)
+            self.pool.release(self._resting.evict(missing, self._rests))
             self.num_evicted += missing
         return self.pool.alloc(n)
 
-    def _take(self, pages: list[int]) -> None:
-        """Add an owner to each of ``pages``."""
-        self.pool.retain(pages)
-        for page in pages:
-            self._index.idle.pop(page, None)
+    def _rests(self, page: int) -> bool:
+        """Whether only the index owns ``page``, which it has."""
+        return self.pool.count(page) == 1
 
-    def _drop(self, pages: Iterable[int]) -> None:
-        """Remove an owner from each of ``pages``; those that only the index owns now rest."""
-        pages = list(pages)
+    def _take(self, pages: Sequence[int]) -> None:
+        """Add an owner to each of ``pages``, a path of the index or a part of one."""
+        if pages:
+            self._resting.wake(self.pool.num_lone(pages), pages[-1])
+            self.pool.retain(pages)
+
+    def _drop(self, pages: Sequence[int]) -> None:
+        """Remove an owner from each of ``pages``; those that only the index owns now rest.
+
+        Those that the index has are a path, or a part of one.
+        """
         self.pool.release(pages)
+        if self.enabled:
+            index, count = self._index, self.pool.count
+            self._resting.rest([page for page in pages if count(page) == 1 and page in index])
+
+    def _retain(self, path: Sequence[int], retention: Retention, num_pinned: int) -> None:
+        """Note what ``retention`` promises of ``path``, which its sequence still owns."""
+        now = time.monotonic()
+        until = math.inf if retention.ttl is None else now + retention.ttl
+        if retention.session_end:
+            self._unpinned(self._promises.unpin(list(path)))
+        elif retention.pin:
+            self.pool.retain(self._promises.pin(list(path[:num_pinned]), until))
+        if retention.ttl is not None:
+            self._promises.end_at(until, path[-1], self._resting.stamp(path[-1]))
+
+    def _unpinned(self, pages: Sequence[int]) -> None:
+        """``pages`` have lost their pin."""
         for page in pages:
-            if page in self._index.nodes and self.pool.count(page) == 1:
-                self._index.idle[page] = None
+            self._drop([page])
 
     def _release_source(self, seq: SeqKV) -> None:
         if seq.source is not None:
             source, seq.source = seq.source, None
             self._drop([source])
+            if source in self._index:
+                self._resting.tick(source)
 
     @staticmethod
     def _must_be_open(seq: SeqKV) -> None:

@@ -126,6 +126,11 @@ class PagePool:
             raise PageError(f"page {page} is not one of the pool's {self.num_pages}")
         return self._counts[page]
 
+    def num_lone(self, pages: Sequence[int]) -> int:
+        """How many of ``pages`` have one owner."""
+        counts = self._counts
+        return sum(counts[page] == 1 for page in pages)
+
     def page(self, page: int) -> memoryview:
         """The bytes of ``page``, writable, one contiguous run: a transfer is one copy."""
         self.count(page)

@@ -1,9 +1,9 @@
 """PrefixIndex: finds the pages that hold the start of a prompt, exact to the token.
 
-A tree with a node for each page: a child's page continues its parent's. Below a node no page's
-tokens are the start of another's, so in the sorted list of its children the one that shares most
-rows with a prompt is next to where the prompt would stand: one bisection finds a full page, the
-best part of one, and a duplicate. Tokens are compared on every hit.
+A tree with a node for each page: a child's page continues its parent's. A node is named by its
+page's id, the root of a salt by a number below zero; what is known of it lies in arrays with an
+entry a page (:mod:`kvreuse.kv.siblings` has the tokens and finds a child by them). Tokens are
+compared on every hit.
 
 A *tail*, the unfilled last page of a sequence that has ended, is a leaf that is never shared in
 place, only copied from.
@@ -13,199 +13,285 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from bisect import bisect_left
-from collections import Counter, OrderedDict
+from array import array
 from weakref import WeakValueDictionary
 
 from kvreuse.kv.keys import TOKEN_BYTES, Hash, page_key, root_key, sha256, shared_tokens
 from kvreuse.kv.pool import PageError
+from kvreuse.kv.siblings import NONE, Siblings
 
-_ROOT = -1
+_FIRST_ROOT = -2  # NONE is no node
+_KEY_BYTES = 32
 
 
-class Node:
-    """A page of the index: its tokens follow those of ``parent``. The root of a salt has none."""
+class Root:
+    """Where the sequences of a salt start. It lives as long as a page below it, or who holds it."""
 
-    __slots__ = ("__weakref__", "child_tokens", "children", "key", "page", "parent", "tokens")
+    __slots__ = ("__weakref__", "key", "node", "top")
 
-    def __init__(self, parent: Node | None, tokens: bytes, page: int, key: bytes) -> None:
-        """``key`` is empty for a tail: only full pages have one."""
-        self.parent = parent
-        self.tokens = tokens
-        self.page = page
+    def __init__(self, node: int, key: bytes) -> None:
+        self.node = node
+        """Its name among the nodes, below zero."""
         self.key = key
-        self.child_tokens: list[bytes] = []  # ascending; the children in the same order
-        self.children: list[Node] = []
-
-    @property
-    def is_root(self) -> bool:
-        """Whether this is where a salt's sequences start."""
-        return self.page == _ROOT
-
-    def nearest(self, tokens: bytes) -> tuple[Node, int] | None:
-        """The child that shares most tokens with ``tokens``, and how many; None without any."""
-        at = bisect_left(self.child_tokens, tokens)
-        best: tuple[Node, int] | None = None
-        for child in self.children[max(at - 1, 0) : at + 1]:
-            rows = shared_tokens(child.tokens, tokens)
-            if best is None or rows > best[1]:
-                best = child, rows
-        return best
+        self.top = NONE
+        """The tree of the pages that start here."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Match:
     """What the index has of a prompt."""
 
-    root: Node
-    nodes: tuple[Node, ...]
+    root: Root
+    nodes: tuple[int, ...]
     """Full pages, in order: shared in place."""
-    nearest: tuple[Node, int] | None
+    nearest: tuple[int, int] | None
     """The page that shares most rows after them, and how many (maybe 0); None: there is none."""
 
     @property
-    def node(self) -> Node:
+    def node(self) -> int:
         """The last full page, or the root."""
-        return self.nodes[-1] if self.nodes else self.root
+        return self.nodes[-1] if self.nodes else self.root.node
 
     @property
-    def partial(self) -> tuple[Node, int] | None:
+    def partial(self) -> tuple[int, int] | None:
         """The page to copy rows from, and how many."""
         return self.nearest if self.nearest is not None and self.nearest[1] else None
 
 
 class PrefixIndex:
-    """Pages by the tokens that lead to them. Owns no page itself: its caller counts.
+    """Pages by the tokens that lead to them. Owns no page itself: its caller counts."""
 
-    ``idle`` holds the pages that nobody but the index uses, in the order of eviction. Whoever
-    uses a page uses all before it, and pages come to rest last page first: so in ``idle`` every
-    page stands behind all that continue it, and the first one is always a leaf. That order is
-    least recently used first.
-    """
-
-    def __init__(self, space: bytes, page_size: int, digest: Hash = sha256) -> None:
-        """``space`` is the namespace of all pages, ``page_size`` tokens fill one."""
+    def __init__(self, space: bytes, num_pages: int, page_size: int, digest: Hash = sha256) -> None:
+        """``space`` is the namespace of all ``num_pages`` pages, ``page_size`` tokens fill one."""
         self._space = space
         self._digest = digest
         self._page_bytes = page_size * TOKEN_BYTES
-        # A root lives as long as a page below it, or a sequence that started there.
-        self._roots: WeakValueDictionary[str | None, Node] = WeakValueDictionary()
-        self._first_pages: Counter[bytes] = Counter()  # tokens of first pages, over all salts
-        self.nodes: dict[int, Node] = {}
-        """Every page of the index, tails too, by page id."""
-        self.idle: OrderedDict[int, None] = OrderedDict()
-        """Page ids that only the index uses, the next to be evicted first."""
+        self._roots: WeakValueDictionary[str | None, Root] = WeakValueDictionary()
+        self._by_node: WeakValueDictionary[int, Root] = WeakValueDictionary()
+        self._with_pages: dict[int, Root] = {}  # keeps them alive
+        self._next_root = _FIRST_ROOT
+        # Tokens of first pages, counted over all salts; empty while there is only one.
+        self._first_pages: dict[int, int] = {}
+        self._siblings = Siblings(num_pages, page_size)
+        self._parents = array("i", [NONE]) * num_pages
+        self._tops = array("i", [NONE]) * num_pages  # of the tree of a page's children
+        self._depths = array("i", [0]) * num_pages
+        self._keys = bytearray(num_pages * _KEY_BYTES)
+        self.num_nodes = 0
+        """Pages of the index, tails too."""
 
-    def root(self, salt: str | None) -> Node:
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        parts = (self._parents, self._tops, self._depths)
+        return self._siblings.nbytes + len(self._keys) + sum(4 * len(part) for part in parts)
+
+    @property
+    def depths(self) -> array[int]:
+        """int32[num_pages]: pages before each page of the index."""
+        return self._depths
+
+    def __contains__(self, page: int) -> bool:
+        """Whether the index has ``page``."""
+        return self._siblings.length(page) > 0
+
+    def root(self, salt: str | None) -> Root:
         """Where sequences of ``salt`` start: those of different salts have no node in common."""
         root = self._roots.get(salt)
         if root is None:
-            root = Node(None, b"", _ROOT, root_key(self._space, salt, self._digest))
+            root = Root(self._next_root, root_key(self._space, salt, self._digest))
+            self._next_root -= 1
             self._roots[salt] = root
+            self._by_node[root.node] = root
         return root
 
-    def match(self, root: Node, tokens: bytes) -> Match:
+    def parent(self, page: int) -> int:
+        """The node that ``page`` continues."""
+        return self._parents[page]
+
+    def is_leaf(self, page: int) -> bool:
+        """Whether no page continues ``page``."""
+        return self._tops[page] < 0
+
+    def only_child(self, page: int) -> bool:
+        """Whether at most one page continues ``page``."""
+        return self._siblings.alone(self._tops[page])
+
+    def children(self, node: int) -> list[int]:
+        """The pages that continue ``node``, in the order of their tokens."""
+        return self._siblings.below(self._top(node))
+
+    def first_child(self, page: int) -> int:
+        """A page that continues ``page``, always the same one while there is no other change."""
+        return self._tops[page]
+
+    def tokens(self, page: int) -> bytes:
+        """What ``page`` holds."""
+        return bytes(self._siblings.tokens(page))
+
+    def length(self, page: int) -> int:
+        """How many tokens ``page`` holds."""
+        return self._siblings.length(page)
+
+    def key(self, node: int) -> bytes:
+        """The key of a full page or of a root."""
+        if node < 0:
+            return self._by_node[node].key
+        return bytes(self._keys[node * _KEY_BYTES : (node + 1) * _KEY_BYTES])
+
+    def is_full(self, page: int) -> bool:
+        """Whether ``page`` is full; a tail is not."""
+        return self._siblings.length(page) * TOKEN_BYTES == self._page_bytes
+
+    def match(self, root: Root, tokens: bytes) -> Match:
         """The longest start of ``tokens`` that pages hold. Changes nothing."""
-        size = self._page_bytes
-        node = root
-        nodes: list[Node] = []
+        size, exact, tops = self._page_bytes, self._siblings.exact, self._tops
+        top = root.top
+        nodes: list[int] = []
         for start in range(0, len(tokens) - size + 1, size):
-            page = tokens[start : start + size]
-            at = bisect_left(node.child_tokens, page)
-            if at == len(node.children) or node.child_tokens[at] != page:
+            page = exact(top, tokens[start : start + size])
+            if page < 0:
                 break
-            node = node.children[at]
-            nodes.append(node)
+            nodes.append(page)
+            top = tops[page]
         start = len(nodes) * size
         rest = tokens[start : start + size]
-        return Match(root, tuple(nodes), node.nearest(rest) if rest else None)
+        return Match(root, tuple(nodes), self._nearest(top, rest) if rest else None)
 
-    def insert(self, parent: Node, tokens: bytes, page: int) -> tuple[Node, Node | None]:
+    def insert(self, parent: int, tokens: bytes, page: int) -> tuple[int, int]:
         """Make ``page``, which holds ``tokens`` after ``parent``, findable: full page or tail.
 
-        Returns the node that now stands for these tokens, and a tail that it made superfluous,
-        which is no longer in the index. The node's page is another than ``page``, and ``page`` is
-        not taken, where the index has these tokens already (for a tail: in a longer page).
+        Returns the page that now stands for these tokens, and a tail that it made superfluous,
+        which is no longer in the index, or NONE. The first is another than ``page``, and ``page``
+        is not taken, where the index has these tokens already (for a tail: in a longer page).
         """
-        at = bisect_left(parent.child_tokens, tokens)
-        if at < len(parent.children) and parent.child_tokens[at].startswith(tokens):
-            return parent.children[at], None
-        covered = None
-        if at and tokens.startswith(parent.child_tokens[at - 1]):
-            at -= 1
-            covered = parent.children[at]
-            self.remove(covered)
-        full = len(tokens) == self._page_bytes
-        key = page_key(parent.key, tokens, self._digest) if full else b""
-        node = Node(parent, tokens, page, key)
-        parent.child_tokens.insert(at, tokens)
-        parent.children.insert(at, node)
-        self.nodes[page] = node
-        if parent.is_root:
-            self._first_pages[tokens] += 1
-        return node, covered
+        siblings, top, covered = self._siblings, self._top(parent), NONE
+        if top >= 0:
+            before, after = siblings.neighbours(top, tokens)
+            if after >= 0 and siblings.tokens(after).startswith(tokens):
+                return after, NONE
+            if before >= 0 and tokens.startswith(siblings.tokens(before)):
+                covered = before
+                self.remove(covered)
+                top = self._top(parent)
+        if parent < 0:
+            self._count_first(tokens, 1)
+        self._set_top(parent, siblings.insert(top, page, tokens))
+        self._parents[page] = parent
+        self.num_nodes += 1
+        if len(tokens) == self._page_bytes:
+            key = self.next_key(parent, tokens)[:_KEY_BYTES]
+            self._keys[page * _KEY_BYTES : page * _KEY_BYTES + len(key)] = key
+        self._depths[page] = self._depths[parent] + 1 if parent >= 0 else 0
+        return page, covered
 
-    def remove(self, node: Node) -> None:
-        """Forget ``node``, a leaf."""
-        parent = node.parent
-        assert parent is not None
-        assert not node.children
-        at = bisect_left(parent.child_tokens, node.tokens)
-        del parent.child_tokens[at], parent.children[at]
-        del self.nodes[node.page]
-        self.idle.pop(node.page, None)
-        if parent.is_root:
-            self._first_pages[node.tokens] -= 1
-            if not self._first_pages[node.tokens]:
-                del self._first_pages[node.tokens]
+    def remove(self, page: int) -> None:
+        """Forget ``page``, a leaf."""
+        assert self._tops[page] < 0
+        parent = self._parents[page]
+        if parent < 0:
+            self._count_first(self.tokens(page), -1)
+        self._set_top(parent, self._siblings.remove(self._top(parent), page))
+        self.num_nodes -= 1
 
-    def evict(self, n: int) -> list[tuple[bytes, int]]:
-        """Forget the ``n`` pages that have rested longest; returns their keys and page ids."""
-        evicted = []
-        for _ in range(n):
-            page, _ = self.idle.popitem(last=False)
-            node = self.nodes[page]
-            self.remove(node)
-            evicted.append((node.key, page))
-        return evicted
-
-    def next_key(self, node: Node, tokens: bytes) -> bytes:
+    def next_key(self, node: int, tokens: bytes) -> bytes:
         """The key that a page of ``tokens`` after ``node`` has, whether there is one or not."""
-        return page_key(node.key, tokens, self._digest)
+        return page_key(self.key(node), tokens, self._digest)
 
     def is_first_page(self, tokens: bytes) -> bool:
-        """Whether sequences of any salt start with the full page ``tokens``."""
-        return tokens in self._first_pages
+        """Whether sequences of any salt start with the full page ``tokens``.
+
+        Told by a hash of 64 bits: good for a reason, not for a hit.
+        """
+        if len(self._with_pages) > 1:
+            return hash(tokens) in self._first_pages
+        return any(
+            self._siblings.exact(root.top, tokens) >= 0 for root in self._with_pages.values()
+        )
+
+    def _top(self, node: int) -> int:
+        if node >= 0:
+            return self._tops[node]
+        root = self._with_pages.get(node)
+        return NONE if root is None else root.top
+
+    def _set_top(self, node: int, top: int) -> None:
+        if node >= 0:
+            self._tops[node] = top
+            return
+        root = self._by_node[node]
+        root.top = top
+        if top >= 0 and node not in self._with_pages:
+            self._with_pages[node] = root
+            if len(self._with_pages) == 2:
+                self._recount_first()
+        elif top < 0:
+            self._with_pages.pop(node, None)
+            if len(self._with_pages) == 1:
+                self._first_pages.clear()
+
+    def _count_first(self, tokens: bytes, change: int) -> None:
+        """A first page comes or goes; see :meth:`is_first_page`."""
+        if len(self._with_pages) > 1:
+            name = hash(bytes(tokens))
+            count = self._first_pages.get(name, 0) + change
+            if count:
+                self._first_pages[name] = count
+            else:
+                self._first_pages.pop(name, None)
+
+    def _recount_first(self) -> None:
+        """A second salt has come up: count what there is."""
+        self._first_pages.clear()
+        for root in self._with_pages.values():
+            for page in self._siblings.below(root.top):
+                name = hash(self.tokens(page))
+                self._first_pages[name] = self._first_pages.get(name, 0) + 1
+
+    def _nearest(self, top: int, tokens: bytes) -> tuple[int, int] | None:
+        """The page below ``top`` that shares most tokens with ``tokens``, and how many."""
+        best: tuple[int, int] | None = None
+        for page in self._siblings.neighbours(top, tokens):
+            if page >= 0:
+                rows = shared_tokens(self.tokens(page), tokens)
+                if best is None or rows > best[1]:
+                    best = page, rows
+        return best
 
     def check(self) -> None:
         """Raise PageError unless the tree is sound. Cost: everything is looked at."""
-        seen: dict[int, Node] = {}
-        first_pages: Counter[bytes] = Counter()
+        seen = 0
+        first: list[bytes] = []
         for root in self._roots.values():
-            first_pages.update(root.child_tokens)
-            pending = [root]
+            first += [self.tokens(page) for page in self.children(root.node)]
+            pending = [root.node]
             while pending:
                 node = pending.pop()
-                self._check_children(node)
-                pending += node.children
-                seen |= {child.page: child for child in node.children}
-        if seen != self.nodes or first_pages != self._first_pages:
+                children = self.children(node)
+                self._check_children(node, children)
+                pending += children
+                seen += len(children)
+        lengths = sum(page in self for page in range(len(self._tops)))
+        if seen != self.num_nodes or lengths != seen:
             raise PageError("a page of the index is not where its tokens lead, or lies there twice")
-        rank = {page: place for place, page in enumerate(self.idle)}
-        for page in self.idle:
-            for child in self.nodes[page].children:
-                if rank.get(child.page, len(rank)) > rank[page]:
-                    raise PageError(f"page {page} would be evicted before one that continues it")
+        if not all(self.is_first_page(tokens) for tokens in first):
+            raise PageError("a first page is not known as one")
 
-    def _check_children(self, node: Node) -> None:
+    def _check_children(self, node: int, children: list[int]) -> None:
         """Their tokens: in order, none the start of another's; only full pages have children."""
-        tokens = node.child_tokens
-        if tokens != [child.tokens for child in node.children] or tokens != sorted(tokens):
-            raise PageError(f"the children of page {node.page} are out of order")
-        if any(after.startswith(before) for before, after in itertools.pairwise(tokens)):
-            raise PageError(f"two children of page {node.page} hold the same tokens")
-        for child in node.children:
-            full = len(child.tokens) == self._page_bytes
-            key = page_key(node.key, child.tokens, self._digest) if full else b""
-            if child.parent is not node or child.key != key or (child.children and not full):
-                raise PageError(f"page {child.page} is not what its place in the index says")
+        tokens = [self.tokens(child) for child in children]
+        if tokens != sorted(tokens) or any(
+            after.startswith(before) for before, after in itertools.pairwise(tokens)
+        ):
+            raise PageError(f"the children of page {node} are out of order, or one holds another")
+        depth = self._depths[node] + 1 if node >= 0 else 0
+        for child, its in zip(children, tokens, strict=True):
+            full = len(its) == self._page_bytes
+            key = self.next_key(node, its)[:_KEY_BYTES] if full else b""
+            if (
+                self._parents[child] != node
+                or self._depths[child] != depth
+                or not self.key(child).startswith(key)
+                or not (full or self.is_leaf(child))
+            ):
+                raise PageError(f"page {child} is not what its place in the index says")

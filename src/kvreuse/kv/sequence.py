@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kvreuse.kv.prefix import Node
+from kvreuse.kv.prefix import Root
 
 _FIRST_CAPACITY = 8
 
@@ -29,16 +29,21 @@ class SeqKV:
         "node",
         "num_pages",
         "page_size",
+        "root",
         "source",
         "table",
         "version",
         "written",
     )
 
-    def __init__(self, page_size: int, node: Node | None, pages: list[int]) -> None:
-        """``pages`` are full; ``node`` is the index's for the last one, or a root."""
+    def __init__(
+        self, page_size: int, node: int | None, pages: list[int], root: Root | None = None
+    ) -> None:
+        """``pages`` are full; ``node`` is the index's for the last one, or that of ``root``."""
         self.page_size = page_size
         self.node = node
+        self.root = root
+        """Held so that it stays the root of its salt."""
         self.table: npt.NDArray[np.int32] = np.zeros(
             max(_FIRST_CAPACITY, len(pages) + 2), dtype=np.int32
         )
@@ -49,7 +54,7 @@ class SeqKV:
         self.version = 0
         """Changes whenever an entry of the table that counts does."""
         self.source: int | None = None
-        self.next_page: tuple[Node, bytes] | None = None
+        self.next_page: tuple[int, bytes] | None = None
         """The full page that this sequence is computing, if its tokens are known."""
         self.closed = False
 
