@@ -21,6 +21,7 @@ RANKS = {
     "kv": 2,
     "ops": 3,
     "model": 4,
+    "simulate": 4,
     "config": 5,
     "outputs": 5,
     "sampling_params": 5,

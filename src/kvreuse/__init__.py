@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kvreuse.async_engine import AsyncEngine
     from kvreuse.config import EngineConfig
+    from kvreuse.kv.retention import Retention
     from kvreuse.llm import LLM
     from kvreuse.outputs import CompletionOutput, RequestOutput
     from kvreuse.sampling_params import SamplingParams
@@ -21,6 +22,7 @@ __all__ = [
     "CompletionOutput",
     "EngineConfig",
     "RequestOutput",
+    "Retention",
     "SamplingParams",
 ]
 
@@ -31,6 +33,7 @@ _HOMES = {
     "SamplingParams": "kvreuse.sampling_params",
     "RequestOutput": "kvreuse.outputs",
     "CompletionOutput": "kvreuse.outputs",
+    "Retention": "kvreuse.kv.retention",
 }
 
 

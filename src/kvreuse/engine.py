@@ -179,10 +179,8 @@ class Engine:
     def _promised_pins(self) -> int:
         """Pages that will be pinned when those who are being served end."""
         leaders = (group.leader for group in self._groups.values())
-        pages = (
-            one.num_prompt_tokens // self.cache.page_size for one in leaders if one.retention.pin
-        )
-        return sum(pages)
+        size = self.cache.page_size
+        return sum(one.num_prompt_tokens // size for one in leaders if one.retention.pin)
 
     def _run(self, plan: StepPlan) -> None:
         """Compute ``plan``, and take a token for every row that samples."""

@@ -135,7 +135,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one conversation, a list of ``{"role": ..., "content": ...}``, or a list of them.
 
-        ``cache_salt`` and ``retention`` are those of a prompt, ``template_options`` go to the chat template.
+        ``cache_salt`` and ``retention`` are those of a prompt, ``template_options`` go to the chat
+        template.
         RequestError as for :meth:`generate`, and if the model has no chat template.
         """
         parsed = [
