@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -58,8 +58,8 @@ class CheckedCache:
         self.victims: list[int] = []
         evict = self.cache._resting.evict
 
-        def watched(n: int, rests: Callable[[int], bool]) -> list[int]:
-            victims = evict(n, rests)
+        def watched(n: int, counts: Sequence[int]) -> list[int]:
+            victims = evict(n, counts)
             assert len(victims) == n
             self.victims += victims
             return victims

@@ -18,6 +18,9 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from kvreuse.errors import ConfigError, RequestError
 from kvreuse.kv.keys import TOKEN_BYTES, Hash, Tokens, sha256, token_bytes
 from kvreuse.kv.policy import DEFAULT_POLICY, POLICIES
@@ -28,6 +31,7 @@ from kvreuse.kv.retention import DEFAULT_RETENTION, PIN_SHARE, Promises, Retenti
 from kvreuse.kv.sequence import SeqKV
 from kvreuse.kv.why import Miss, Reason, explain
 
+Pages = npt.NDArray[np.int32]
 Copy = tuple[int, int, int]
 """(source page, destination page, tokens): the first rows of a page that another needs as well."""
 
@@ -211,8 +215,7 @@ class KVCache:
         self._release_source(seq)
         seq.written = written
         if filled:
-            for at in range(first, end):
-                self._publish(seq, at, self._page_tokens(filled, at - first))
+            self._publish_all(seq, first, end, filled)
             self._announce(seq, ids)
 
     def close(
@@ -234,14 +237,16 @@ class KVCache:
         self._sequences.remove(seq)
         self._announce(seq, ())
         self._release_source(seq)
-        pages = seq.pages
-        path = [page for page in pages if page in self._index] if self.enabled else []
+        table = seq.table[: seq.num_pages]
+        path = self._index.of(table) if self.enabled else table[:0]
         self._resting.used(path, min(max(-retention.priority, -HIGHEST), HIGHEST))
-        if path and retention != DEFAULT_RETENTION:
-            self._retain(path, retention, num_prompt_tokens // self.page_size)
-        self._drop(pages)
-        if path and retention.session_end:
-            self._resting.end(path[-1], self._resting.stamp(path[-1]), self._rests)
+        retained = len(path) > 0 and retention != DEFAULT_RETENTION
+        if retained:
+            self._retain(path.tolist(), retention, num_prompt_tokens // self.page_size)
+        self._drop(table)
+        if retained and retention.session_end:
+            last = int(path[-1])
+            self._resting.end(last, self._resting.stamp(last), self.pool.counts_by_page)
         seq.num_pages = seq.written = 0
         seq.node = seq.root = None
 
@@ -268,7 +273,7 @@ class KVCache:
         self._unpinned(unpinned)
         for page, stamp in ended:
             if page in self._index:
-                self._resting.end(page, stamp, self._rests)
+                self._resting.end(page, stamp, self.pool.counts_by_page)
 
     def check(self) -> None:
         """Raise PageError unless the conservation law holds. Cost: everything is looked at."""
@@ -347,6 +352,19 @@ class KVCache:
             seq.next_page = seq.node, tokens
             self._computing[seq.next_page] += 1
 
+    def _publish_all(self, seq: SeqKV, first: int, end: int, tokens: bytes) -> None:
+        """Pages ``first`` to ``end`` of ``seq`` are full of ``tokens``."""
+        at = first
+        while at < end and (seq.node is None or seq.node < 0 or not self._index.is_leaf(seq.node)):
+            self._publish(seq, at, self._page_tokens(tokens, at - first))
+            at += 1
+        if at < end and seq.node is not None:  # nobody has been here
+            pages: list[int] = seq.table[at:end].tolist()
+            keys = self._index.append(seq.node, tokens[(at - first) * self._page_bytes :], pages)
+            self.pool.retain(pages)
+            self._resting.born(pages, keys)
+            seq.node = pages[-1]
+
     def _publish(self, seq: SeqKV, at: int, tokens: bytes) -> None:
         """Page ``at`` of ``seq`` is full of ``tokens``: make it findable, or give it back."""
         assert seq.node is not None
@@ -356,7 +374,7 @@ class KVCache:
             self._take([seq.node])
             seq.table[at] = seq.node
             seq.version += 1
-            self._drop([page])
+            self.pool.release([page])
             self.num_merged += 1
 
     def _keep_tail(self, seq: SeqKV, ids: Tokens) -> None:
@@ -371,7 +389,7 @@ class KVCache:
         node, covered = self._index.insert(parent, tokens, page)
         if node == page:
             self.pool.retain([page])
-            self._resting.born(page)
+            self._resting.born([page], [self._index.key(page)])
         if covered >= 0:
             self._resting.drop(covered)
             self.pool.release([covered])
@@ -383,13 +401,9 @@ class KVCache:
         if missing > self.num_evictable:
             return None
         if missing > 0:
-            self.pool.release(self._resting.evict(missing, self._rests))
+            self.pool.release(self._resting.evict(missing, self.pool.counts_by_page))
             self.num_evicted += missing
         return self.pool.alloc(n)
-
-    def _rests(self, page: int) -> bool:
-        """Whether only the index owns ``page``, which it has."""
-        return self.pool.count(page) == 1
 
     def _take(self, pages: Sequence[int]) -> None:
         """Add an owner to each of ``pages``, a path of the index or a part of one."""
@@ -397,15 +411,17 @@ class KVCache:
             self._resting.wake(self.pool.num_lone(pages), pages[-1])
             self.pool.retain(pages)
 
-    def _drop(self, pages: Sequence[int]) -> None:
+    def _drop(self, pages: Pages) -> None:
         """Remove an owner from each of ``pages``; those that only the index owns now rest.
 
         Those that the index has are a path, or a part of one.
         """
-        self.pool.release(pages)
+        self.pool.release(pages.tolist())
         if self.enabled:
-            index, count = self._index, self.pool.count
-            self._resting.rest([page for page in pages if count(page) == 1 and page in index])
+            known = self._index.of(pages)
+            resting = known[self.pool.counts[known] == 1]
+            if len(resting):
+                self._resting.rest(len(resting), int(resting[-1]))
 
     def _retain(self, path: Sequence[int], retention: Retention, num_pinned: int) -> None:
         """Note what ``retention`` promises of ``path``, which its sequence still owns."""
@@ -421,12 +437,12 @@ class KVCache:
     def _unpinned(self, pages: Sequence[int]) -> None:
         """``pages`` have lost their pin."""
         for page in pages:
-            self._drop([page])
+            self._drop(np.array([page], dtype=np.int32))
 
     def _release_source(self, seq: SeqKV) -> None:
         if seq.source is not None:
             source, seq.source = seq.source, None
-            self._drop([source])
+            self._drop(np.array([source], dtype=np.int32))
             if source in self._index:
                 self._resting.tick(source)
 

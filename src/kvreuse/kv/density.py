@@ -14,6 +14,8 @@ without end.
 from __future__ import annotations
 
 import math
+from array import array
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +35,7 @@ _DECAY = 0.97
 """What an observation still counts after a renewal."""
 _RENEWAL = 4096
 """Page uses, at least, from one renewal to the next; less at first."""
+_PENDING = 1024
 _PRIOR = 50.0
 """Observations of others that stand in for those that a kind lacks."""
 
@@ -70,40 +73,50 @@ class ReuseAges:
         """Of a cache of ``num_pages`` pages."""
         self._counts = np.zeros((2, NUM_KINDS, NUM_AGES))
         self._reused, self._ended = self._counts
+        self._ended_kinds = array("B")
+        self._ended_ages = array("I")
         self._interval = max(_RENEWAL, num_pages)
         self._renewal = _RENEWAL // 4
-        self.density: Float64Array = np.tile(1 / _EDGES[:-1], (NUM_KINDS, 1))
-        """float64[NUM_KINDS, NUM_AGES]: as LRU has it until something is known."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the histograms; they do not depend on the number of pages."""
-        return self._reused.nbytes + self._ended.nbytes + self.density.nbytes
+        self._density: Float64Array = np.tile(1 / _EDGES[:-1], (NUM_KINDS, 1))
+        self.density_of: list[list[float]] = self._density.tolist()
+        """What a page is worth, by its kind and the :func:`bucket` of its age; as LRU has it until
+        something is known."""
 
     def hit_density(self, kinds: Kinds, ages: Float64Array) -> Float64Array:
         """float64[n]: what pages of these kinds and ages are worth."""
-        density: Float64Array = self.density[kinds, _buckets(ages)]
+        density: Float64Array = self._density[kinds, _buckets(ages)]
         return density
 
     def reused_all(self, kinds: Kinds, ages: Float64Array) -> None:
         """Pages of these kinds were used again at these ages."""
-        cells = kinds.astype(np.int64) * NUM_AGES + _buckets(ages)
-        self._reused += np.bincount(cells, minlength=self._reused.size).reshape(self._reused.shape)
+        np.add.at(self._reused, (kinds, _buckets(ages)), 1)
 
     def reused(self, kind: int, age: int) -> None:
         """An evicted page came back."""
         self._reused[kind, bucket(age)] += 1
 
-    def ended(self, kind: int, age: int) -> None:
-        """A page was not used again within ``age``."""
-        self._ended[kind, bucket(age)] += 1
+    def ended(self, kinds: Sequence[int], ages: Sequence[int]) -> None:
+        """Pages of these kinds were not used again within these ages."""
+        self._ended_kinds.extend(kinds)
+        self._ended_ages.extend(ages)
+        if len(self._ended_ages) >= _PENDING:
+            self._count_ended()
+
+    def _count_ended(self) -> None:
+        """Counting many at a time is quicker."""
+        kinds, ages = np.array(self._ended_kinds), np.array(self._ended_ages, dtype=np.float64)
+        np.add.at(self._ended, (kinds, _buckets(ages)), 1)
+        self._ended_kinds = array("B")
+        self._ended_ages = array("I")
 
     def renew(self, now: int) -> bool:
         """Learn from what was counted, if it is time; whether it was."""
         if now < self._renewal:
             return False
+        self._count_ended()
         self._renewal = min(2 * now, now + self._interval)
-        self.density = _gittins(*_filled(self._counts))
+        self._density = _gittins(*_filled(self._counts))
+        self.density_of = self._density.tolist()
         self._counts *= _DECAY
         return True
 

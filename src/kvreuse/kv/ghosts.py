@@ -4,29 +4,25 @@ A ring of the latest evictions, found by the first eight bytes of a page's key: 
 fingerprint, and for each entry the one before it in its chain, as in the hash chains of LZ77
 compressors (RFC 1951, section 4). An entry is overwritten when the ring comes round; as chains go
 from young to old, whatever stands behind an overwritten entry is overwritten too. So nothing is
-ever searched for or moved: 20 bytes an entry.
+ever searched for or moved: 20 bytes an entry, heads included.
 """
 
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple
+from collections.abc import Sequence
 
+NAME_BYTES = 8
+"""Bytes of a page's key, the first ones, that are its name here, as a little-endian number."""
 _NONE = -1
 _BACK = 255
 _WALK = 64
 """Entries of a chain that are looked at: with a sound hash there are never so many."""
 
 
-class Ghost(NamedTuple):
-    """An evicted page."""
-
-    stamp: int
-    """When it was last used, on the clock of :class:`~kvreuse.kv.resting.Resting`."""
-    kind: int
-    """What kind of page it was: a row of the index of reuse ages."""
-    by: int
-    """Which of the duelling policies chose it."""
+Ghost = tuple[int, int, int]
+"""An evicted page: when it was last used, on the clock of Resting; what kind of page it was, a row
+of the index of reuse ages; which of the duelling policies chose it."""
 
 
 class Ghosts:
@@ -47,65 +43,75 @@ class Ghosts:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        return 22 * self._capacity + 4 * self._num_heads
+        return 18 * self._capacity + 4 * self._num_heads
 
     def __contains__(self, key: bytes) -> bool:
         """Whether a page of this key was evicted lately, and has not come back since."""
-        return bool(key) and self._find(_name(key)) != _NONE
+        name = int.from_bytes(key[:NAME_BYTES], "little")
+        return self._find(name, self._heads[name % self._num_heads]) >= 0
 
-    def add(self, key: bytes, stamp: int, kind: int, by: int) -> Ghost | None:
-        """A page is gone; returns the oldest ghost if it had to make way and never came back.
+    def add(
+        self, keys: Sequence[bytes], stamps: Sequence[int], kinds: Sequence[int], by: int
+    ) -> tuple[list[int], list[int]]:
+        """Pages are gone, in this order.
 
-        A tail has no key: nothing finds it, but its time runs as that of others.
+        Returns stamps and kinds of the ghosts that had to make way and never came back. A tail's
+        key is empty: nothing finds it, but its time runs as that of others.
         """
-        at, oldest = self._next, None
-        if self._num < self._capacity:
-            self._num += 1
-        elif self._by[at] != _BACK:
-            oldest = Ghost(self._stamps[at], self._kinds[at], self._by[at])
-        name = _name(key)
-        self._names[at] = name
-        self._stamps[at] = stamp
-        self._kinds[at] = kind
-        self._by[at] = by
-        head = name % self._num_heads
-        self._before[at] = self._heads[head]
-        self._heads[head] = at
-        self._next = at + 1 if at + 1 < self._capacity else 0
-        return oldest
+        old_stamps: list[int] = []
+        old_kinds: list[int] = []
+        names, its_stamps, its_kinds, its_by = self._names, self._stamps, self._kinds, self._by
+        heads, before, num_heads = self._heads, self._before, self._num_heads
+        at, full = self._next, self._num == self._capacity
+        for key, stamp, kind in zip(keys, stamps, kinds, strict=True):
+            if full and its_by[at] != _BACK:
+                old_stamps.append(its_stamps[at])
+                old_kinds.append(its_kinds[at])
+            name = int.from_bytes(key[:NAME_BYTES], "little")
+            names[at] = name
+            its_stamps[at] = stamp
+            its_kinds[at] = kind
+            its_by[at] = by
+            chain = name % num_heads
+            before[at] = heads[chain]
+            heads[chain] = at
+            at += 1
+            if at == self._capacity:
+                at, full = 0, True
+        self._num = self._capacity if full else at
+        self._next = at
+        return old_stamps, old_kinds
 
-    def pop(self, key: bytes) -> Ghost | None:
-        """A page is back: what is remembered of it, if anything is."""
-        if not self._num:
-            return None
-        at = self._find(_name(key))
-        if at == _NONE:
-            return None
-        ghost = Ghost(self._stamps[at], self._kinds[at], self._by[at])
-        self._by[at] = _BACK
-        return ghost
+    def pop(self, keys: Sequence[bytes]) -> list[tuple[int, Ghost]]:
+        """Pages are back: those that are remembered, by their places in ``keys``."""
+        back: list[tuple[int, Ghost]] = []
+        if self._num == 0:
+            return back
+        heads, num_heads = self._heads, self._num_heads
+        for place, key in enumerate(keys):
+            name = int.from_bytes(key[:NAME_BYTES], "little")
+            at = heads[name % num_heads]
+            if at >= 0:
+                at = self._find(name, at)
+                if at >= 0:
+                    back.append((place, (self._stamps[at], self._kinds[at], self._by[at])))
+                    self._by[at] = _BACK
+        return back
 
-    def _find(self, name: int) -> int:
-        """The entry of ``name``, or _NONE."""
-        head = name % self._num_heads
-        at, names, age = self._heads[head], self._names, -1
+    def _find(self, name: int, at: int) -> int:
+        """The entry of ``name`` in the chain whose head is ``at``, or _NONE."""
+        names, before, youngest, capacity = (
+            self._names,
+            self._before,
+            self._next - 1,
+            self._capacity,
+        )
+        age = -1
         for _ in range(_WALK):
-            if at == _NONE or names[at] % self._num_heads != head:
-                break
-            its_age = self._age(at)
-            if its_age <= age:  # overwritten by a younger one: the chain ends
+            its_age = (youngest - at) % capacity
+            if at < 0 or its_age <= age:  # overwritten by a younger one: the chain ends
                 break
             if names[at] == name:
-                return at if self._by[at] != _BACK else _NONE
-            at, age = self._before[at], its_age
+                return at if name and self._by[at] != _BACK else _NONE
+            at, age = before[at], its_age
         return _NONE
-
-    def _age(self, at: int) -> int:
-        """Evictions since that of entry ``at``."""
-        age = self._next - 1 - at
-        return age if age >= 0 else age + self._capacity
-
-
-def _name(key: bytes) -> int:
-    """64 bits that stand for ``key``; 0 for a tail's, which is empty."""
-    return int.from_bytes(key[:8], "little")

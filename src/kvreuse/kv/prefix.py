@@ -14,14 +14,21 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from array import array
+from collections.abc import Sequence
 from weakref import WeakValueDictionary
+
+import numpy as np
+import numpy.typing as npt
 
 from kvreuse.kv.keys import TOKEN_BYTES, Hash, page_key, root_key, sha256, shared_tokens
 from kvreuse.kv.pool import PageError
 from kvreuse.kv.siblings import NONE, Siblings
 
+Pages = npt.NDArray[np.int32]
+
 _FIRST_ROOT = -2  # NONE is no node
-_KEY_BYTES = 32
+KEY_BYTES = 32
+"""Bytes of a page's key."""
 
 
 class Root:
@@ -73,10 +80,11 @@ class PrefixIndex:
         # Tokens of first pages, counted over all salts; empty while there is only one.
         self._first_pages: dict[int, int] = {}
         self._siblings = Siblings(num_pages, page_size)
+        self._all_lengths = np.frombuffer(self._siblings.lengths, dtype=np.int32)
         self._parents = array("i", [NONE]) * num_pages
         self._tops = array("i", [NONE]) * num_pages  # of the tree of a page's children
         self._depths = array("i", [0]) * num_pages
-        self._keys = bytearray(num_pages * _KEY_BYTES)
+        self._keys = bytearray(num_pages * KEY_BYTES)
         self.num_nodes = 0
         """Pages of the index, tails too."""
 
@@ -87,13 +95,22 @@ class PrefixIndex:
         return self._siblings.nbytes + len(self._keys) + sum(4 * len(part) for part in parts)
 
     @property
+    def lengths(self) -> array[int]:
+        """int32[num_pages]: bytes of the tokens in each page; 0: the index does not have it."""
+        return self._siblings.lengths
+
+    @property
     def depths(self) -> array[int]:
         """int32[num_pages]: pages before each page of the index."""
         return self._depths
 
     def __contains__(self, page: int) -> bool:
         """Whether the index has ``page``."""
-        return self._siblings.length(page) > 0
+        return self._siblings.lengths[page] > 0
+
+    def of(self, pages: Pages) -> Pages:
+        """Those of ``pages`` that the index has, in their order."""
+        return pages[self._all_lengths[pages] > 0]
 
     def root(self, salt: str | None) -> Root:
         """Where sequences of ``salt`` start: those of different salts have no node in common."""
@@ -134,14 +151,16 @@ class PrefixIndex:
         return self._siblings.length(page)
 
     def key(self, node: int) -> bytes:
-        """The key of a full page or of a root."""
+        """The key of a full page or of a root; empty for a tail."""
         if node < 0:
             return self._by_node[node].key
-        return bytes(self._keys[node * _KEY_BYTES : (node + 1) * _KEY_BYTES])
+        if self._siblings.lengths[node] != self._page_bytes:
+            return b""
+        return bytes(self._keys[node * KEY_BYTES : (node + 1) * KEY_BYTES])
 
     def is_full(self, page: int) -> bool:
         """Whether ``page`` is full; a tail is not."""
-        return self._siblings.length(page) * TOKEN_BYTES == self._page_bytes
+        return self._siblings.lengths[page] == self._page_bytes
 
     def match(self, root: Root, tokens: bytes) -> Match:
         """The longest start of ``tokens`` that pages hold. Changes nothing."""
@@ -180,19 +199,84 @@ class PrefixIndex:
         self._parents[page] = parent
         self.num_nodes += 1
         if len(tokens) == self._page_bytes:
-            key = self.next_key(parent, tokens)[:_KEY_BYTES]
-            self._keys[page * _KEY_BYTES : page * _KEY_BYTES + len(key)] = key
+            key = self.next_key(parent, tokens)[:KEY_BYTES]
+            self._keys[page * KEY_BYTES : page * KEY_BYTES + len(key)] = key
         self._depths[page] = self._depths[parent] + 1 if parent >= 0 else 0
         return page, covered
 
-    def remove(self, page: int) -> None:
-        """Forget ``page``, a leaf."""
-        assert self._tops[page] < 0
+    def append(self, parent: int, tokens: bytes, pages: Sequence[int]) -> list[bytes]:
+        """Insert full ``pages``, each below the one before, from a leaf on; returns their keys."""
+        ids, lengths = self._siblings.ids, self._siblings.lengths
+        tops, parents, depths = self._tops, self._parents, self._depths
+        size, keys, digest = self._page_bytes, self._keys, self._digest
+        key, depth, start = self.key(parent), depths[parent], 0
+        found: list[bytes] = []
+        for page in pages:
+            its = tokens[start : start + size]
+            start += size
+            depth += 1
+            ids[page * size : (page + 1) * size] = its
+            lengths[page] = size
+            tops[parent] = page
+            parents[page] = parent
+            depths[page] = depth
+            key = digest(key + its)[:KEY_BYTES]
+            keys[page * KEY_BYTES : page * KEY_BYTES + len(key)] = key
+            found.append(key)
+            parent = page
+        self.num_nodes += len(found)
+        return found
+
+    def remove_path(
+        self,
+        page: int,
+        n: int,
+        counts: Sequence[int],
+        alike: tuple[Sequence[int], Sequence[int], Sequence[int]],
+        removed: list[int],
+        keys: list[bytes],
+    ) -> int:
+        """Forget ``page``, a leaf, and the pages that it continues, at most ``n`` in all.
+
+        Those before it go as far as they are leaves then, have one owner by ``counts``, and the
+        same entries as it in ``alike``. Pages and keys are added to ``removed`` and ``keys``;
+        returns the node that the last one continued.
+        """
+        tops, parents, lengths = self._tops, self._parents, self._siblings.lengths
+        lone, all_keys = self._siblings.lone, self._keys
+        one, two, three = alike
+        first, second, third = one[page], two[page], three[page]
+        keys.append(self.key(page))
+        while True:
+            parent = parents[page]
+            removed.append(page)
+            if parent < 0 or tops[parent] != page or not lone(page):
+                return self.remove(page)
+            tops[parent] = NONE
+            lengths[page] = 0
+            self.num_nodes -= 1
+            n -= 1
+            if (
+                n == 0
+                or counts[parent] != 1
+                or one[parent] != first
+                or two[parent] != second
+                or three[parent] != third
+            ):
+                return parent
+            page = parent
+            keys.append(bytes(all_keys[page * KEY_BYTES : page * KEY_BYTES + KEY_BYTES]))
+
+    def remove(self, page: int) -> int:
+        """Forget ``page``, a leaf; returns the node that it continued."""
         parent = self._parents[page]
-        if parent < 0:
-            self._count_first(self.tokens(page), -1)
-        self._set_top(parent, self._siblings.remove(self._top(parent), page))
         self.num_nodes -= 1
+        if parent >= 0:
+            self._tops[parent] = self._siblings.remove(self._tops[parent], page)
+        else:
+            self._count_first(self.tokens(page), -1)
+            self._set_top(parent, self._siblings.remove(self._top(parent), page))
+        return parent
 
     def next_key(self, node: int, tokens: bytes) -> bytes:
         """The key that a page of ``tokens`` after ``node`` has, whether there is one or not."""
@@ -287,7 +371,7 @@ class PrefixIndex:
         depth = self._depths[node] + 1 if node >= 0 else 0
         for child, its in zip(children, tokens, strict=True):
             full = len(its) == self._page_bytes
-            key = self.next_key(node, its)[:_KEY_BYTES] if full else b""
+            key = self.next_key(node, its)[:KEY_BYTES] if full else b""
             if (
                 self._parents[child] != node
                 or self._depths[child] != depth

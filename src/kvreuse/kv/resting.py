@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,7 @@ import numpy.typing as npt
 from kvreuse.kv.density import MAX_REUSES, ReuseAges, bucket, kinds_of, new_kind, reuses_of
 from kvreuse.kv.duel import FOLLOWER, LRU, Duel
 from kvreuse.kv.ghosts import Ghosts
+from kvreuse.kv.keys import TOKEN_BYTES
 from kvreuse.kv.policy import POLICIES, Candidates, Float64Array, Policy, lru
 from kvreuse.kv.prefix import PrefixIndex
 
@@ -34,8 +34,9 @@ _DRAWN = 64
 _DRAWN_EACH = 2
 _CLOCK = 0xFFFFFFFF
 
+Pages = npt.NDArray[np.int32]
 Entry = tuple[int, float, int, int]
-"""(rank, worth, minus the depth in tokens, page): the least is evicted."""
+"""(rank, worth, minus the bytes of tokens to its end, page): the least is evicted."""
 
 
 def num_remembered(num_pages: int) -> int:
@@ -57,10 +58,13 @@ class Resting:
         self.duel = Duel()
         self.ages = ReuseAges(num_pages)
         self._index = index
-        self._page_size = page_size
+        self._page_bytes = page_size * TOKEN_BYTES
         self._policy = POLICIES[policy]
         self._cost_per_page = cost_per_page
         self._clock = 1
+        self._entries: list[Entry] = []  # leaves that were looked at; a heap
+        self._entries_of: tuple[int, Policy] | None = None  # at that time, with that policy
+        self._entries_left = 0  # pages that may be evicted by them
         self._draws = np.random.default_rng(0)
         self._leaves = array("i", bytes(4 * num_pages))
         self._places = array("i", [-1]) * num_pages  # of each page among the leaves
@@ -76,6 +80,7 @@ class Resting:
         self._all_reuses = np.frombuffer(self._reuses, dtype=np.uint8)
         self._all_ranks = np.frombuffer(self._ranks, dtype=np.int8)
         self._all_depths = np.frombuffer(index.depths, dtype=np.int32)
+        self._all_lengths = np.frombuffer(index.lengths, dtype=np.int32)
 
     @property
     def nbytes(self) -> int:
@@ -90,58 +95,64 @@ class Resting:
         """The rank of ``page``: lower ones go before all higher ones."""
         return self._ranks[page]
 
-    def born(self, page: int) -> None:
-        """``page`` has come into the index; maybe it is one that was evicted."""
-        reuses = 0
-        ghost = self.ghosts.pop(self._index.key(page)) if self._index.is_full(page) else None
-        if ghost is not None:
-            self.ages.reused(ghost.kind, self._age(ghost.stamp))
-            self.duel.regret(ghost.by)
-            reuses = min(reuses_of(ghost.kind) + 1, MAX_REUSES)
-        self._reuses[page] = reuses
-        self._kinds[page] = new_kind(reuses)
-        self._stamps[page] = self._clock
-        self._ranks[page] = UNRANKED
+    def born(self, pages: Sequence[int], keys: Sequence[bytes]) -> None:
+        """``pages`` have come into the index; some may be what was evicted. Tails have no key."""
+        clock, kind = self._clock, new_kind(0)
+        reuses, kinds, stamps, ranks = self._reuses, self._kinds, self._stamps, self._ranks
+        for page in pages:
+            reuses[page] = 0
+            kinds[page] = kind
+            stamps[page] = clock
+            ranks[page] = UNRANKED
+        for place, (stamp, its_kind, by) in self.ghosts.pop(keys):
+            self.ages.reused(its_kind, (clock - stamp) & _CLOCK)
+            self.duel.regret(by)
+            reused = min(reuses_of(its_kind) + 1, MAX_REUSES)
+            reuses[pages[place]] = reused
+            kinds[pages[place]] = new_kind(reused)
 
     def used_again(self, pages: Sequence[int]) -> None:
         """A sequence starts with ``pages``, or copies from the last of them."""
         if not pages:
             return
-        every = np.array(pages, dtype=np.intp)
+        every = np.array(pages, dtype=np.int32)
         self.ages.reused_all(self._all_kinds[every], self._ages(every))
         self._all_reuses[every] = np.minimum(self._all_reuses[every] + 1, MAX_REUSES)
         self._all_stamps[every] = self._clock
         ranks = self._all_ranks[every]
         self._all_ranks[every] = np.where(ranks == ENDED, 0, ranks)
+        self._entries_of = None
 
-    def used(self, pages: Sequence[int], rank: int) -> None:
+    def used(self, pages: Pages, rank: int) -> None:
         """A sequence with ``pages`` of the index, in order of position, has ended."""
-        if not pages:
+        if not len(pages):
             return
-        every = np.array(pages, dtype=np.intp)
         self._clock = (self._clock + len(pages)) & _CLOCK
-        self._all_stamps[every] = self._clock
-        self._all_kinds[every] = kinds_of(self._all_reuses[every], len(pages))
-        self._all_ranks[every] = np.maximum(self._all_ranks[every], rank)
+        self._all_stamps[pages] = self._clock
+        self._all_kinds[pages] = kinds_of(self._all_reuses[pages], len(pages))
+        self._all_ranks[pages] = np.maximum(self._all_ranks[pages], rank)
 
-    def end(self, page: int, stamp: int, is_free: Callable[[int], bool]) -> None:
+    def end(self, page: int, stamp: int, counts: Sequence[int]) -> None:
         """The session that used ``page`` last has ended: its own pages go first.
 
         Its own are those that lead to ``page`` alone, and that nobody used after ``stamp``.
+        ``counts`` are the owners of each page.
         """
         if not self._index.is_leaf(page):
             return
-        while page >= 0 and self._stamps[page] == stamp and is_free(page):
+        while page >= 0 and self._stamps[page] == stamp and counts[page] == 1:
             if not self._index.only_child(page):
                 break
             self._ranks[page] = ENDED
+            self._entries_of = None
             page = self._index.parent(page)
 
-    def rest(self, pages: Sequence[int]) -> None:
-        """Only the index owns ``pages`` now: a path, or a part of one, in order of position."""
-        self.num_idle += len(pages)
-        if pages and self._index.is_leaf(pages[-1]):
-            self._add_leaf(pages[-1])
+    def rest(self, num_pages: int, last: int) -> None:
+        """Only the index owns ``num_pages`` pages now; ``last`` is the last one on their path."""
+        self.num_idle += num_pages
+        self._entries_of = None
+        if self._index.is_leaf(last):
+            self._add_leaf(last)
 
     def tick(self, page: int) -> None:
         """Nobody copies from ``page`` any more."""
@@ -157,30 +168,34 @@ class Resting:
         """Whether ``page`` may be evicted."""
         return self._places[page] >= 0
 
-    def evict(self, n: int, rests: Callable[[int], bool]) -> list[int]:
+    def evict(self, n: int, counts: Sequence[int]) -> list[int]:
         """Forget the ``n`` pages that are worth least; there must be so many that rest.
 
-        ``rests`` tells whether only the index owns a page.
+        ``counts`` are the owners of each page: one that rests has the index alone. Pages that lead
+        to one another and were used last together, as pages of one kind, are worth the same.
         """
         by = FOLLOWER if self._policy is lru else self.duel.next(n)
         lru_decides = by == LRU or (by == FOLLOWER and self.duel.lru_wins)
         policy = lru if lru_decides else self._policy
-        entries = self._drawn(_DRAWN + _DRAWN_EACH * n, policy)
-        index = self._index
+        index, alike = self._index, (self._stamps, self._kinds, self._ranks)
         evicted: list[int] = []
+        keys: list[bytes] = []
+        if self._entries_of != (self._clock, policy) or self._entries_left < n:
+            self._entries = []
         while len(evicted) < n:
-            if not entries:
-                entries = self._drawn(_DRAWN, policy)
-            page = heapq.heappop(entries)[3]
+            if not self._entries:
+                self._draw(n - len(evicted), policy)
+            page = heapq.heappop(self._entries)[3]
             if self._places[page] < 0:  # drawn twice
                 continue
-            parent = index.parent(page)
-            self._forget(page, by)
-            evicted.append(page)
-            if parent >= 0 and index.is_leaf(parent) and rests(parent):
-                self._add_leaf(parent)
-                heapq.heappush(entries, self._entry(parent, policy))
+            self._drop_leaf(page)
+            page = index.remove_path(page, n - len(evicted), counts, alike, evicted, keys)
+            if page >= 0 and index.is_leaf(page) and counts[page] == 1:
+                self._add_leaf(page)
+                heapq.heappush(self._entries, self._entry(page, policy))
         self.num_idle -= n
+        self._entries_left -= n
+        self._remember(evicted, keys, by)
         if self.ages.renew(self._clock):
             self.duel.renew()
         return evicted
@@ -198,45 +213,38 @@ class Resting:
         placed = [self._places[page] for page in known] == list(range(len(known)))
         return placed and self.num_idle == len(resting) and sorted(leaves) == sorted(known)
 
-    def _forget(self, page: int, by: int) -> None:
-        """Evict ``page``, a leaf."""
-        index = self._index
-        key = index.key(page) if index.is_full(page) else b""
-        oldest = self.ghosts.add(key, self._stamps[page], self._kinds[page], by)
-        if oldest is not None:
-            self.ages.ended(oldest.kind, self._age(oldest.stamp))
-        self._drop_leaf(page)
-        index.remove(page)
+    def _remember(self, pages: list[int], keys: list[bytes], by: int) -> None:
+        """``pages`` were evicted."""
+        stamps, kinds, clock = self._stamps, self._kinds, self._clock
+        old_stamps, old_kinds = self.ghosts.add(
+            keys, [stamps[page] for page in pages], [kinds[page] for page in pages], by
+        )
+        self.ages.ended(old_kinds, [(clock - stamp) & _CLOCK for stamp in old_stamps])
 
-    def _drawn(self, n: int, policy: Policy) -> list[Entry]:
-        """Leaves drawn at random, or all where there are few; a heap."""
-        leaves = self._all_leaves[: self._num_leaves]
-        if n < len(leaves):
-            leaves = leaves[self._draws.integers(0, len(leaves), n)]
-        depths = self._all_depths[leaves]
-        ages = self._ages(leaves)
-        density = self.ages.hit_density(self._all_kinds[leaves], ages)
+    def _draw(self, n: int, policy: Policy) -> None:
+        """Look at some leaves drawn at random, or at all, to evict ``n`` pages or a few more."""
+        drawn = self._all_leaves[: self._num_leaves]
+        num_drawn = _DRAWN + _DRAWN_EACH * n
+        if self._num_leaves > num_drawn:
+            drawn = drawn[self._draws.integers(0, self._num_leaves, num_drawn)]
+        self._entries_left = n if self._num_leaves > num_drawn else len(self._leaves)
+        self._entries_of = self._clock, policy
+        depths, ages = self._all_depths[drawn], self._ages(drawn)
+        density = self.ages.hit_density(self._all_kinds[drawn], ages)
         worth = policy(Candidates(ages, density, 1.0 + self._cost_per_page * depths))
-        ends = [-self._end(page) for page in leaves.tolist()]
-        ranks = self._all_ranks[leaves].tolist()
-        return sorted(zip(ranks, worth.tolist(), ends, leaves.tolist(), strict=True))
+        ends = -(depths * self._page_bytes + self._all_lengths[drawn])
+        columns = (self._all_ranks[drawn], worth, ends, drawn)
+        self._entries = sorted(zip(*(column.tolist() for column in columns), strict=True))
 
     def _entry(self, page: int, policy: Policy) -> Entry:
         """The same for one page."""
-        age = self._age(self._stamps[page])
-        density = self.ages.density[self._kinds[page], bucket(age)]
-        cost = 1.0 + self._cost_per_page * self._index.depths[page]
-        worth = policy(Candidates(age, density, cost))
-        return self._ranks[page], float(worth), -self._end(page), page
+        depth, age = self._index.depths[page], (self._clock - self._stamps[page]) & _CLOCK
+        density = self.ages.density_of[self._kinds[page]][bucket(age)]
+        worth = policy(Candidates(age, density, 1.0 + self._cost_per_page * depth))
+        end = depth * self._page_bytes + self._index.lengths[page]
+        return self._ranks[page], worth, -end, page
 
-    def _end(self, page: int) -> int:
-        """Tokens from the start of the sequence to the end of ``page``."""
-        return self._index.depths[page] * self._page_size + self._index.length(page)
-
-    def _age(self, stamp: int) -> int:
-        return (self._clock - stamp) & _CLOCK
-
-    def _ages(self, pages: npt.NDArray[np.integer[Any]]) -> Float64Array:
+    def _ages(self, pages: Pages) -> Float64Array:
         ages: Float64Array = (np.uint32(self._clock) - self._all_stamps[pages]).astype(np.float64)
         return ages
 

@@ -40,6 +40,16 @@ class Siblings:
         start = page * self._stride
         return self._ids[start : start + self._lengths[page]]
 
+    @property
+    def lengths(self) -> array[int]:
+        """int32[num_pages]: bytes of the tokens in each page; 0: it is in no tree."""
+        return self._lengths
+
+    @property
+    def ids(self) -> bytearray:
+        """The tokens of each page, in a place of a full page's size."""
+        return self._ids
+
     def length(self, page: int) -> int:
         """Tokens in ``page``; 0: it is in no tree."""
         return self._lengths[page] // TOKEN_BYTES
@@ -85,7 +95,11 @@ class Siblings:
 
     def remove(self, top: int, page: int) -> int:
         """Take ``page`` out; returns the new top."""
-        above, side, at = NONE, self._left, top
+        left, right = self._left, self._right
+        if top == page and left[page] == right[page]:  # NONE both: it has no siblings
+            self._lengths[page] = 0
+            return NONE
+        above, side, at = NONE, left, top
         if at != page:
             tokens = self.tokens(page)
             while at != page:
@@ -97,6 +111,10 @@ class Siblings:
             return merged
         side[above] = merged
         return top
+
+    def lone(self, page: int) -> bool:
+        """Whether ``page``, the top of its tree, is all of it."""
+        return self._left[page] == self._right[page]  # NONE both
 
     def alone(self, top: int) -> bool:
         """Whether the tree has one page, or none."""
