@@ -12,6 +12,7 @@ from kvreuse.cli.info import info
 from kvreuse.cli.models import models
 from kvreuse.cli.pull import pull
 from kvreuse.cli.run import run
+from kvreuse.cli.simulate import simulate
 
 HELP = """
 Run language models on this CPU; every key and value is computed once and kept in pages.
@@ -34,6 +35,7 @@ app.command()(run)
 app.command()(pull)
 app.command()(models)
 app.command()(info)
+app.command()(simulate)
 
 
 def main() -> None:

@@ -36,6 +36,11 @@ Copy = tuple[int, int, int]
 """(source page, destination page, tokens): the first rows of a page that another needs as well."""
 
 
+_PAGES_A_SPARE = 256
+_MOST_SPARE = 16
+"""Pages that are evicted at once, where that is a small part of the pool: many are cheaper."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hit:
     """What the cache holds of a prompt."""
@@ -401,6 +406,8 @@ class KVCache:
         if missing > self.num_evictable:
             return None
         if missing > 0:
+            spare = min(self.pool.num_pages // _PAGES_A_SPARE, _MOST_SPARE)
+            missing = min(max(missing, spare), self.num_evictable)
             self.pool.release(self._resting.evict(missing, self.pool.counts_by_page))
             self.num_evicted += missing
         return self.pool.alloc(n)

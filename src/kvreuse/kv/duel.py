@@ -11,7 +11,7 @@ from __future__ import annotations
 FOLLOWER, POLICY, LRU = range(3)
 """Who decided on an eviction."""
 
-_ROUND = 64
+_ROUND = 128
 _MARGIN = 1.5
 """By how much the policy must be worse before LRU takes over."""
 _ENOUGH = 32

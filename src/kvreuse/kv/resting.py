@@ -30,8 +30,8 @@ ENDED = -128
 UNRANKED = -127
 HIGHEST = 100
 
-_DRAWN = 64
-_DRAWN_EACH = 2
+_DRAWN = 128
+_DRAWN_EACH = 4
 _CLOCK = 0xFFFFFFFF
 
 Pages = npt.NDArray[np.int32]
@@ -225,16 +225,21 @@ class Resting:
         """Look at some leaves drawn at random, or at all, to evict ``n`` pages or a few more."""
         drawn = self._all_leaves[: self._num_leaves]
         num_drawn = _DRAWN + _DRAWN_EACH * n
-        if self._num_leaves > num_drawn:
+        some = self._num_leaves > num_drawn
+        if some:
             drawn = drawn[self._draws.integers(0, self._num_leaves, num_drawn)]
-        self._entries_left = n if self._num_leaves > num_drawn else len(self._leaves)
+        self._entries_left = n if some else len(self._leaves)
         self._entries_of = self._clock, policy
         depths, ages = self._all_depths[drawn], self._ages(drawn)
         density = self.ages.hit_density(self._all_kinds[drawn], ages)
         worth = policy(Candidates(ages, density, 1.0 + self._cost_per_page * depths))
         ends = -(depths * self._page_bytes + self._all_lengths[drawn])
-        columns = (self._all_ranks[drawn], worth, ends, drawn)
-        self._entries = sorted(zip(*(column.tolist() for column in columns), strict=True))
+        ranks = self._all_ranks[drawn]
+        least = np.lexsort((ends, worth, ranks))
+        if some:
+            least = least[:n]
+        columns = (column[least].tolist() for column in (ranks, worth, ends, drawn))
+        self._entries = list(zip(*columns, strict=True))  # sorted, so a heap
 
     def _entry(self, page: int, policy: Policy) -> Entry:
         """The same for one page."""

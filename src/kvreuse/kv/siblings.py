@@ -101,10 +101,12 @@ class Siblings:
             return NONE
         above, side, at = NONE, left, top
         if at != page:
+            ids, stride, lengths = self._ids, self._stride, self._lengths
             tokens = self.tokens(page)
             while at != page:
-                above, side = at, self._left if tokens < self.tokens(at) else self._right
-                at = side[at]
+                start = at * stride
+                side = left if tokens < ids[start : start + lengths[at]] else right
+                above, at = at, side[at]
         merged = self._merge(page)
         self._lengths[page] = 0
         if above < 0:
