@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvreuse.kv.cache import Copy, KVCache
-from kvreuse.kv.keys import Hash, sha256
+from kvreuse.kv.keys import Naming, page_name
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.kv.sequence import SeqKV
@@ -47,11 +47,11 @@ class Started:
 class CheckedCache:
     """A cache, its oracle and the rows of its pages: int32[pages, 4], a token each."""
 
-    def __init__(self, num_pages: int, digest: Hash = sha256, policy: str = "lru") -> None:
+    def __init__(self, num_pages: int, naming: Naming = page_name, policy: str = "lru") -> None:
         self.pool = small_pool(num_pages)
         self.rows: npt.NDArray[np.int32] = self.pool.data.view(np.int32)[:, :PAGE]
         self.rows[:] = POISON
-        self.cache = KVCache(self.pool, b"namespace", eviction_policy=policy, digest=digest)
+        self.cache = KVCache(self.pool, b"namespace", eviction_policy=policy, naming=naming)
         self.oracle = Oracle(num_pages)
         self.running: list[Started] = []
         self.policy = policy

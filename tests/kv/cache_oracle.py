@@ -180,6 +180,8 @@ class Oracle:
             return
         tokens = tuple(run.ids[: run.written])
         start = tuple(run.ids[: run.full])
+        if (run.salt, tokens) in self.resident:
+            self.resident[run.salt, tokens].stamp = None  # it was used
         if not any(t[: run.written] == tokens for t, _ in self.below(run.salt, start)):
             self.resident[run.salt, tokens] = run.table[run.full // PAGE]
             self._forget_covered((run.salt, tokens))

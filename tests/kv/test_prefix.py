@@ -131,7 +131,7 @@ def test_keys_are_the_chain_of_the_tokens() -> None:
     first = page_key(root_key(SPACE, "salt"), token_bytes(range(4)))
     second = page_key(first, token_bytes(range(4, 8)))
     assert [index.key(page) for page in (0, 1)] == [first, second]
-    assert index.next_key(0, token_bytes(range(4, 8))) == second
+    assert index.next_name(0, token_bytes(range(4, 8))) == index.names[1]
 
 
 def test_what_was_removed_is_not_found_and_its_place_can_be_taken() -> None:
@@ -233,6 +233,6 @@ def test_check_sees_what_is_wrong() -> None:
     with pytest.raises(PageError, match="the children of page 0 are out of order"):
         index.check()
     siblings._left[top], siblings._right[top] = siblings._right[top], siblings._left[top]
-    index._keys[32] ^= 1
+    index.names[1] ^= 1
     with pytest.raises(PageError, match="page 1 is not what its place in the index says"):
         index.check()

@@ -12,22 +12,22 @@ A page counts its owners: tables, sequences that will copy from it, pins, and th
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import time
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from kvreuse.errors import ConfigError, RequestError
-from kvreuse.kv.keys import TOKEN_BYTES, Hash, Tokens, sha256, token_bytes
+from kvreuse.kv.hit import Hit
+from kvreuse.kv.inflight import InFlight
+from kvreuse.kv.keys import TOKEN_BYTES, Naming, Tokens, page_name, token_bytes
 from kvreuse.kv.policy import DEFAULT_POLICY, POLICIES
 from kvreuse.kv.pool import PageError, PagePool
 from kvreuse.kv.prefix import Match, PrefixIndex
+from kvreuse.kv.promises import Promises
 from kvreuse.kv.resting import HIGHEST, Resting
-from kvreuse.kv.retention import DEFAULT_RETENTION, PIN_SHARE, Promises, Retention
+from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
 from kvreuse.kv.sequence import SeqKV
 from kvreuse.kv.why import Miss, Reason, explain
 
@@ -39,23 +39,6 @@ Copy = tuple[int, int, int]
 _PAGES_A_SPARE = 256
 _MOST_SPARE = 16
 """Pages that are evicted at once, where that is a small part of the pool: many are cheaper."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Hit:
-    """What the cache holds of a prompt."""
-
-    tokens: int
-    """Tokens that need not be computed: at most all but the last."""
-    pages: int
-    """Pages, free or evictable now, that opening the prompt and reserving all of it takes."""
-    miss: Miss | None
-    """Why it is no more; None if it could not be more."""
-
-    @property
-    def reason(self) -> Reason | None:
-        """Why it is no more; None if it could not be more."""
-        return None if self.miss is None else self.miss.reason
 
 
 class KVCache:
@@ -74,7 +57,7 @@ class KVCache:
         enable_prefix_caching: bool = True,
         eviction_policy: str = DEFAULT_POLICY,
         cost_growth: float = 0.0,
-        digest: Hash = sha256,
+        naming: Naming = page_name,
     ) -> None:
         """``namespace`` is everything but tokens and salt that the bits of a page depend on.
 
@@ -93,7 +76,7 @@ class KVCache:
         self.num_merged = 0
         """Pages given back so far because another held the same tokens."""
         self._page_bytes = self.page_size * TOKEN_BYTES
-        self._index = PrefixIndex(namespace, pool.num_pages, self.page_size, digest)
+        self._index = PrefixIndex(namespace, pool.num_pages, self.page_size, naming)
         self._resting = Resting(
             self._index,
             pool.num_pages,
@@ -101,9 +84,9 @@ class KVCache:
             eviction_policy,
             cost_growth * self.page_size,
         )
-        self._promises = Promises()
+        self._promises = Promises(pool, self._resting, self._drop)
         self._sequences: set[SeqKV] = set()
-        self._computing: Counter[tuple[int, bytes]] = Counter()  # full pages that will be written
+        self._in_flight = InFlight()
 
     @property
     def num_free(self) -> int:
@@ -221,7 +204,7 @@ class KVCache:
         seq.written = written
         if filled:
             self._publish_all(seq, first, end, filled)
-            self._announce(seq, ids)
+            self._in_flight.announce(seq, ids)
 
     def close(
         self,
@@ -236,22 +219,22 @@ class KVCache:
         they should stay, ``num_prompt_tokens`` how many tokens a pin is about.
         """
         self._must_be_open(seq)
-        if self.enabled and seq.source is None:
-            self._keep_tail(seq, ids)
+        kept = self.enabled and seq.source is None
+        tail = self._keep_tail(seq, ids) if kept else seq.table[:0]
         seq.closed = True
         self._sequences.remove(seq)
-        self._announce(seq, ())
+        self._in_flight.announce(seq, ())
         self._release_source(seq)
         table = seq.table[: seq.num_pages]
-        path = self._index.of(table) if self.enabled else table[:0]
+        path = self._index.of(np.append(table, tail)) if self.enabled else table[:0]
         self._resting.used(path, min(max(-retention.priority, -HIGHEST), HIGHEST))
-        retained = len(path) > 0 and retention != DEFAULT_RETENTION
-        if retained:
-            self._retain(path.tolist(), retention, num_prompt_tokens // self.page_size)
+        last = int(path[-1]) if len(path) and retention != DEFAULT_RETENTION else None
+        if last is not None:
+            num_pinned = num_prompt_tokens // self.page_size
+            self._promises.make(path.tolist(), retention, num_pinned, time.monotonic())
         self._drop(table)
-        if retained and retention.session_end:
-            last = int(path[-1])
-            self._resting.end(last, self._resting.stamp(last), self.pool.counts_by_page)
+        if last is not None and retention.session_end:
+            self._promises.end(last)
         seq.num_pages = seq.written = 0
         seq.node = seq.root = None
 
@@ -262,23 +245,12 @@ class KVCache:
         """
         if not self.enabled:
             raise RequestError("pin needs prefix caching: start without --no-enable-prefix-caching")
-        match, pinned = self._match(token_bytes(ids), salt), self._promises.pinned
-        needed = len(ids) // self.page_size - sum(page in pinned for page in match.nodes)
-        quota, taken = int(self.pool.num_pages * PIN_SHARE), len(pinned) + promised
-        if needed + taken > quota:
-            raise RequestError(
-                f"pinning the prompt takes {needed} pages of {self.page_size} tokens, but of the "
-                f"{quota} that can be pinned (half of the KV cache's {self.pool.num_pages}) "
-                f"{taken} are taken: pin less, give pins a ttl, or raise --kv-cache-memory"
-            )
+        known = self._match(token_bytes(ids), salt).nodes
+        self._promises.check_pin(len(ids) // self.page_size, known, promised)
 
     def expire(self, now: float | None = None) -> None:
         """Let go of pins and pages whose time is over; ``now`` is time.monotonic()."""
-        unpinned, ended = self._promises.expired(time.monotonic() if now is None else now)
-        self._unpinned(unpinned)
-        for page, stamp in ended:
-            if page in self._index:
-                self._resting.end(page, stamp, self.pool.counts_by_page)
+        self._promises.expire(time.monotonic() if now is None else now)
 
     def check(self) -> None:
         """Raise PageError unless the conservation law holds. Cost: everything is looked at."""
@@ -292,20 +264,7 @@ class KVCache:
         if not self._resting.check({page for page in indexed if self.pool.count(page) == 1}):
             raise PageError("a page rests and is used, or neither")
         for seq in self._sequences:
-            self._check_sequence(seq)
-
-    def _check_sequence(self, seq: SeqKV) -> None:
-        if not seq.written <= seq.reserved:
-            raise PageError(f"{seq.written} tokens written with room for {seq.reserved}")
-        node, full = seq.node, seq.written // self.page_size
-        if node is None:
-            return
-        for page in reversed(seq.pages[:full]):
-            if node != page or not self._index.is_full(page):
-                raise PageError(f"page {page} is full, but is not the index's for its tokens")
-            node = self._index.parent(page)
-        if node >= 0:
-            raise PageError("a sequence is shorter than the pages before its last one")
+            seq.check(index)
 
     def _match(self, tokens: bytes, salt: str | None) -> Match:
         """All but the last of ``tokens``, which has to be computed for its logits."""
@@ -321,7 +280,7 @@ class KVCache:
         if hit == len(tokens) // TOKEN_BYTES - 1:
             return None
         page = self._page_tokens(tokens, len(match.nodes))
-        if (match.node, page) in self._computing:
+        if (match.node, page) in self._in_flight:
             return Miss(Reason.IN_FLIGHT, hit)
         return explain(self._index, match, page, hit, self._resting.ghosts)
 
@@ -340,22 +299,8 @@ class KVCache:
 
     def _started(self, seq: SeqKV, ids: Tokens) -> SeqKV:
         self._sequences.add(seq)
-        self._announce(seq, ids)
+        self._in_flight.announce(seq, ids)
         return seq
-
-    def _announce(self, seq: SeqKV, ids: Tokens) -> None:
-        """Say which full page ``seq`` is computing, as far as ``ids`` tell."""
-        start = seq.written // self.page_size * self.page_size
-        known = seq.node is not None and start + self.page_size <= len(ids)
-        tokens = token_bytes(ids[start : start + self.page_size]) if known else b""
-        if seq.next_page is not None:
-            self._computing[seq.next_page] -= 1
-            if not self._computing[seq.next_page]:
-                del self._computing[seq.next_page]
-            seq.next_page = None
-        if seq.node is not None and tokens:
-            seq.next_page = seq.node, tokens
-            self._computing[seq.next_page] += 1
 
     def _publish_all(self, seq: SeqKV, first: int, end: int, tokens: bytes) -> None:
         """Pages ``first`` to ``end`` of ``seq`` are full of ``tokens``."""
@@ -365,9 +310,9 @@ class KVCache:
             at += 1
         if at < end and seq.node is not None:  # nobody has been here
             pages: list[int] = seq.table[at:end].tolist()
-            keys = self._index.append(seq.node, tokens[(at - first) * self._page_bytes :], pages)
+            self._index.append(seq.node, tokens[(at - first) * self._page_bytes :], pages)
             self.pool.retain(pages)
-            self._resting.born(pages, keys)
+            self._resting.born(pages)
             seq.node = pages[-1]
 
     def _publish(self, seq: SeqKV, at: int, tokens: bytes) -> None:
@@ -382,19 +327,22 @@ class KVCache:
             self.pool.release([page])
             self.num_merged += 1
 
-    def _keep_tail(self, seq: SeqKV, ids: Tokens) -> None:
-        """Leave the unfilled page to the index, unless it has these rows already."""
+    def _keep_tail(self, seq: SeqKV, ids: Tokens) -> Pages:
+        """Leave the unfilled page to the index; the page there, if another has the same tokens."""
         at, rows = divmod(seq.written, self.page_size)
         if seq.node is not None and rows:
             tokens = token_bytes(ids[seq.written - rows : seq.written])
-            self._insert(seq.node, tokens, int(seq.table[at]))
+            page = self._insert(seq.node, tokens, int(seq.table[at]))
+            if page != seq.table[at] and self._index.length(page) == rows:
+                return np.array([page], dtype=np.int32)
+        return np.empty(0, dtype=np.int32)
 
     def _insert(self, parent: int, tokens: bytes, page: int) -> int:
         """Put ``page`` into the index, which then owns it too; the node that has the tokens."""
         node, covered = self._index.insert(parent, tokens, page)
         if node == page:
             self.pool.retain([page])
-            self._resting.born([page], [self._index.key(page)])
+            self._resting.born([page])
         if covered >= 0:
             self._resting.drop(covered)
             self.pool.release([covered])
@@ -429,22 +377,6 @@ class KVCache:
             resting = known[self.pool.counts[known] == 1]
             if len(resting):
                 self._resting.rest(len(resting), int(resting[-1]))
-
-    def _retain(self, path: Sequence[int], retention: Retention, num_pinned: int) -> None:
-        """Note what ``retention`` promises of ``path``, which its sequence still owns."""
-        now = time.monotonic()
-        until = math.inf if retention.ttl is None else now + retention.ttl
-        if retention.session_end:
-            self._unpinned(self._promises.unpin(list(path)))
-        elif retention.pin:
-            self.pool.retain(self._promises.pin(list(path[:num_pinned]), until))
-        if retention.ttl is not None:
-            self._promises.end_at(until, path[-1], self._resting.stamp(path[-1]))
-
-    def _unpinned(self, pages: Sequence[int]) -> None:
-        """``pages`` have lost their pin."""
-        for page in pages:
-            self._drop(np.array([page], dtype=np.int32))
 
     def _release_source(self, seq: SeqKV) -> None:
         if seq.source is not None:

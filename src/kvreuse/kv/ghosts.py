@@ -1,10 +1,10 @@
 """Ghosts: what is remembered of pages that were evicted, as long as it may be of use.
 
-A ring of the latest evictions, found by the first eight bytes of a page's key: heads of chains by
-fingerprint, and for each entry the one before it in its chain, as in the hash chains of LZ77
-compressors (RFC 1951, section 4). An entry is overwritten when the ring comes round; as chains go
-from young to old, whatever stands behind an overwritten entry is overwritten too. So nothing is
-ever searched for or moved: 20 bytes an entry, heads included.
+A ring of the latest evictions, found by name (:func:`~kvreuse.kv.keys.page_name`): heads of chains,
+and for each entry the one before it in its chain, as in the hash chains of LZ77 compressors (RFC
+1951, section 4). An entry is overwritten when the ring comes round; as chains go from young to old,
+whatever stands behind an overwritten entry is overwritten too. So nothing is ever searched for or
+moved: 22 bytes an entry, heads included.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-NAME_BYTES = 8
-"""Bytes of a page's key, the first ones, that are its name here, as a little-endian number."""
 _NONE = -1
 _BACK = 255
 _WALK = 64
@@ -30,7 +28,7 @@ class Ghosts:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._num_heads = max(1, capacity // 2)
+        self._num_heads = capacity
         self._names = array("Q", bytes(8 * capacity))
         self._stamps = array("I", bytes(4 * capacity))
         self._kinds = bytearray(capacity)
@@ -43,35 +41,39 @@ class Ghosts:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        return 18 * self._capacity + 4 * self._num_heads
+        return 22 * self._capacity
 
-    def __contains__(self, key: bytes) -> bool:
-        """Whether a page of this key was evicted lately, and has not come back since."""
-        name = int.from_bytes(key[:NAME_BYTES], "little")
+    def __contains__(self, name: int) -> bool:
+        """Whether a page of this name was evicted lately, and has not come back since."""
         return self._find(name, self._heads[name % self._num_heads]) >= 0
 
     def add(
-        self, keys: Sequence[bytes], stamps: Sequence[int], kinds: Sequence[int], by: int
+        self,
+        pages: Sequence[int],
+        names: Sequence[int],
+        stamps: Sequence[int],
+        kinds: Sequence[int],
+        by: int,
     ) -> tuple[list[int], list[int]]:
-        """Pages are gone, in this order.
+        """``pages`` are gone, in this order; the other lists have an entry for every page.
 
-        Returns stamps and kinds of the ghosts that had to make way and never came back. A tail's
-        key is empty: nothing finds it, but its time runs as that of others.
+        Returns stamps and kinds of the ghosts that had to make way and never came back. A tail has
+        no name (0): nothing finds it, but its time runs as that of others.
         """
         old_stamps: list[int] = []
         old_kinds: list[int] = []
-        names, its_stamps, its_kinds, its_by = self._names, self._stamps, self._kinds, self._by
+        my_names, my_stamps, my_kinds, my_by = self._names, self._stamps, self._kinds, self._by
         heads, before, num_heads = self._heads, self._before, self._num_heads
         at, full = self._next, self._num == self._capacity
-        for key, stamp, kind in zip(keys, stamps, kinds, strict=True):
-            if full and its_by[at] != _BACK:
-                old_stamps.append(its_stamps[at])
-                old_kinds.append(its_kinds[at])
-            name = int.from_bytes(key[:NAME_BYTES], "little")
-            names[at] = name
-            its_stamps[at] = stamp
-            its_kinds[at] = kind
-            its_by[at] = by
+        for page in pages:
+            if full and my_by[at] != _BACK:
+                old_stamps.append(my_stamps[at])
+                old_kinds.append(my_kinds[at])
+            name = names[page]
+            my_names[at] = name
+            my_stamps[at] = stamps[page]
+            my_kinds[at] = kinds[page]
+            my_by[at] = by
             chain = name % num_heads
             before[at] = heads[chain]
             heads[chain] = at
@@ -82,19 +84,22 @@ class Ghosts:
         self._next = at
         return old_stamps, old_kinds
 
-    def pop(self, keys: Sequence[bytes]) -> list[tuple[int, Ghost]]:
-        """Pages are back: those that are remembered, by their places in ``keys``."""
+    def pop(self, pages: Sequence[int], names: Sequence[int]) -> list[tuple[int, Ghost]]:
+        """``pages`` are there, which may have been before: what is remembered of those.
+
+        ``names`` has an entry for every page.
+        """
         back: list[tuple[int, Ghost]] = []
         if self._num == 0:
             return back
         heads, num_heads = self._heads, self._num_heads
-        for place, key in enumerate(keys):
-            name = int.from_bytes(key[:NAME_BYTES], "little")
+        for page in pages:
+            name = names[page]
             at = heads[name % num_heads]
             if at >= 0:
                 at = self._find(name, at)
                 if at >= 0:
-                    back.append((place, (self._stamps[at], self._kinds[at], self._by[at])))
+                    back.append((page, (self._stamps[at], self._kinds[at], self._by[at])))
                     self._by[at] = _BACK
         return back
 

@@ -20,26 +20,32 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
-from kvreuse.kv.keys import TOKEN_BYTES, Hash, page_key, root_key, sha256, shared_tokens
+from kvreuse.kv.keys import (
+    TOKEN_BYTES,
+    Naming,
+    page_key,
+    page_name,
+    root_key,
+    shared_tokens,
+)
 from kvreuse.kv.pool import PageError
 from kvreuse.kv.siblings import NONE, Siblings
 
 Pages = npt.NDArray[np.int32]
 
 _FIRST_ROOT = -2  # NONE is no node
-KEY_BYTES = 32
-"""Bytes of a page's key."""
 
 
 class Root:
     """Where the sequences of a salt start. It lives as long as a page below it, or who holds it."""
 
-    __slots__ = ("__weakref__", "key", "node", "top")
+    __slots__ = ("__weakref__", "key", "name", "node", "top")
 
     def __init__(self, node: int, key: bytes) -> None:
         self.node = node
         """Its name among the nodes, below zero."""
         self.key = key
+        self.name = hash(key) & 0xFFFFFFFFFFFFFFFF
         self.top = NONE
         """The tree of the pages that start here."""
 
@@ -68,10 +74,12 @@ class Match:
 class PrefixIndex:
     """Pages by the tokens that lead to them. Owns no page itself: its caller counts."""
 
-    def __init__(self, space: bytes, num_pages: int, page_size: int, digest: Hash = sha256) -> None:
+    def __init__(
+        self, space: bytes, num_pages: int, page_size: int, naming: Naming = page_name
+    ) -> None:
         """``space`` is the namespace of all ``num_pages`` pages, ``page_size`` tokens fill one."""
         self._space = space
-        self._digest = digest
+        self._naming = naming
         self._page_bytes = page_size * TOKEN_BYTES
         self._roots: WeakValueDictionary[str | None, Root] = WeakValueDictionary()
         self._by_node: WeakValueDictionary[int, Root] = WeakValueDictionary()
@@ -84,7 +92,7 @@ class PrefixIndex:
         self._parents = array("i", [NONE]) * num_pages
         self._tops = array("i", [NONE]) * num_pages  # of the tree of a page's children
         self._depths = array("i", [0]) * num_pages
-        self._keys = bytearray(num_pages * KEY_BYTES)
+        self._names = array("Q", bytes(8 * num_pages))  # 0 for a tail
         self.num_nodes = 0
         """Pages of the index, tails too."""
 
@@ -92,7 +100,7 @@ class PrefixIndex:
     def nbytes(self) -> int:
         """Bytes of all arrays."""
         parts = (self._parents, self._tops, self._depths)
-        return self._siblings.nbytes + len(self._keys) + sum(4 * len(part) for part in parts)
+        return self._siblings.nbytes + 8 * len(self._names) + sum(4 * len(part) for part in parts)
 
     @property
     def lengths(self) -> array[int]:
@@ -116,7 +124,7 @@ class PrefixIndex:
         """Where sequences of ``salt`` start: those of different salts have no node in common."""
         root = self._roots.get(salt)
         if root is None:
-            root = Root(self._next_root, root_key(self._space, salt, self._digest))
+            root = Root(self._next_root, root_key(self._space, salt))
             self._next_root -= 1
             self._roots[salt] = root
             self._by_node[root.node] = root
@@ -150,13 +158,21 @@ class PrefixIndex:
         """How many tokens ``page`` holds."""
         return self._siblings.length(page)
 
+    @property
+    def names(self) -> array[int]:
+        """uint64[num_pages]: the names of full pages; 0 for a tail."""
+        return self._names
+
     def key(self, node: int) -> bytes:
-        """The key of a full page or of a root; empty for a tail."""
-        if node < 0:
-            return self._by_node[node].key
-        if self._siblings.lengths[node] != self._page_bytes:
-            return b""
-        return bytes(self._keys[node * KEY_BYTES : (node + 1) * KEY_BYTES])
+        """The key of a full page or of a root. Cost: all pages before it are hashed."""
+        pages: list[int] = []
+        while node >= 0:
+            pages.append(node)
+            node = self._parents[node]
+        key = self._by_node[node].key
+        for page in reversed(pages):
+            key = page_key(key, self.tokens(page))
+        return key
 
     def is_full(self, page: int) -> bool:
         """Whether ``page`` is full; a tail is not."""
@@ -198,19 +214,17 @@ class PrefixIndex:
         self._set_top(parent, siblings.insert(top, page, tokens))
         self._parents[page] = parent
         self.num_nodes += 1
-        if len(tokens) == self._page_bytes:
-            key = self.next_key(parent, tokens)[:KEY_BYTES]
-            self._keys[page * KEY_BYTES : page * KEY_BYTES + len(key)] = key
+        full = len(tokens) == self._page_bytes
+        self._names[page] = self.next_name(parent, tokens) if full else 0
         self._depths[page] = self._depths[parent] + 1 if parent >= 0 else 0
         return page, covered
 
-    def append(self, parent: int, tokens: bytes, pages: Sequence[int]) -> list[bytes]:
-        """Insert full ``pages``, each below the one before, from a leaf on; returns their keys."""
+    def append(self, parent: int, tokens: bytes, pages: Sequence[int]) -> None:
+        """Insert full ``pages``, each below the one before, from a leaf on."""
         ids, lengths = self._siblings.ids, self._siblings.lengths
         tops, parents, depths = self._tops, self._parents, self._depths
-        size, keys, digest = self._page_bytes, self._keys, self._digest
-        key, depth, start = self.key(parent), depths[parent], 0
-        found: list[bytes] = []
+        size, names, naming = self._page_bytes, self._names, self._naming
+        name, depth, start = names[parent], depths[parent], 0
         for page in pages:
             its = tokens[start : start + size]
             start += size
@@ -220,12 +234,9 @@ class PrefixIndex:
             tops[parent] = page
             parents[page] = parent
             depths[page] = depth
-            key = digest(key + its)[:KEY_BYTES]
-            keys[page * KEY_BYTES : page * KEY_BYTES + len(key)] = key
-            found.append(key)
+            names[page] = name = naming(name, its)
             parent = page
-        self.num_nodes += len(found)
-        return found
+        self.num_nodes += len(pages)
 
     def remove_path(
         self,
@@ -234,19 +245,17 @@ class PrefixIndex:
         counts: Sequence[int],
         alike: tuple[Sequence[int], Sequence[int], Sequence[int]],
         removed: list[int],
-        keys: list[bytes],
     ) -> int:
         """Forget ``page``, a leaf, and the pages that it continues, at most ``n`` in all.
 
         Those before it go as far as they are leaves then, have one owner by ``counts``, and the
-        same entries as it in ``alike``. Pages and keys are added to ``removed`` and ``keys``;
-        returns the node that the last one continued.
+        same entries as it in ``alike``. They are added to ``removed``; returns the node that the
+        last one continued.
         """
         tops, parents, lengths = self._tops, self._parents, self._siblings.lengths
-        lone, all_keys = self._siblings.lone, self._keys
+        lone = self._siblings.lone
         one, two, three = alike
         first, second, third = one[page], two[page], three[page]
-        keys.append(self.key(page))
         while True:
             parent = parents[page]
             removed.append(page)
@@ -265,7 +274,6 @@ class PrefixIndex:
             ):
                 return parent
             page = parent
-            keys.append(bytes(all_keys[page * KEY_BYTES : page * KEY_BYTES + KEY_BYTES]))
 
     def remove(self, page: int) -> int:
         """Forget ``page``, a leaf; returns the node that it continued."""
@@ -278,9 +286,10 @@ class PrefixIndex:
             self._set_top(parent, self._siblings.remove(self._top(parent), page))
         return parent
 
-    def next_key(self, node: int, tokens: bytes) -> bytes:
-        """The key that a page of ``tokens`` after ``node`` has, whether there is one or not."""
-        return page_key(self.key(node), tokens, self._digest)
+    def next_name(self, node: int, tokens: bytes) -> int:
+        """The name that a page of ``tokens`` after ``node`` has, whether there is one or not."""
+        before = self._names[node] if node >= 0 else self._by_node[node].name
+        return self._naming(before, tokens)
 
     def is_first_page(self, tokens: bytes) -> bool:
         """Whether sequences of any salt start with the full page ``tokens``.
@@ -371,11 +380,11 @@ class PrefixIndex:
         depth = self._depths[node] + 1 if node >= 0 else 0
         for child, its in zip(children, tokens, strict=True):
             full = len(its) == self._page_bytes
-            key = self.next_key(node, its)[:KEY_BYTES] if full else b""
+            name = self.next_name(node, its) if full else 0
             if (
                 self._parents[child] != node
                 or self._depths[child] != depth
-                or not self.key(child).startswith(key)
+                or self._names[child] != name
                 or not (full or self.is_leaf(child))
             ):
                 raise PageError(f"page {child} is not what its place in the index says")

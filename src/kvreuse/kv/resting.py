@@ -95,8 +95,8 @@ class Resting:
         """The rank of ``page``: lower ones go before all higher ones."""
         return self._ranks[page]
 
-    def born(self, pages: Sequence[int], keys: Sequence[bytes]) -> None:
-        """``pages`` have come into the index; some may be what was evicted. Tails have no key."""
+    def born(self, pages: Sequence[int]) -> None:
+        """``pages`` have come into the index; some may be what was evicted."""
         clock, kind = self._clock, new_kind(0)
         reuses, kinds, stamps, ranks = self._reuses, self._kinds, self._stamps, self._ranks
         for page in pages:
@@ -104,12 +104,12 @@ class Resting:
             kinds[page] = kind
             stamps[page] = clock
             ranks[page] = UNRANKED
-        for place, (stamp, its_kind, by) in self.ghosts.pop(keys):
+        for page, (stamp, its_kind, by) in self.ghosts.pop(pages, self._index.names):
             self.ages.reused(its_kind, (clock - stamp) & _CLOCK)
             self.duel.regret(by)
             reused = min(reuses_of(its_kind) + 1, MAX_REUSES)
-            reuses[pages[place]] = reused
-            kinds[pages[place]] = new_kind(reused)
+            reuses[page] = reused
+            kinds[page] = new_kind(reused)
 
     def used_again(self, pages: Sequence[int]) -> None:
         """A sequence starts with ``pages``, or copies from the last of them."""
@@ -138,7 +138,7 @@ class Resting:
         Its own are those that lead to ``page`` alone, and that nobody used after ``stamp``.
         ``counts`` are the owners of each page.
         """
-        if not self._index.is_leaf(page):
+        if not self._index.is_leaf(page) and self._ranks[self._index.first_child(page)] != ENDED:
             return
         while page >= 0 and self._stamps[page] == stamp and counts[page] == 1:
             if not self._index.only_child(page):
@@ -179,7 +179,6 @@ class Resting:
         policy = lru if lru_decides else self._policy
         index, alike = self._index, (self._stamps, self._kinds, self._ranks)
         evicted: list[int] = []
-        keys: list[bytes] = []
         if self._entries_of != (self._clock, policy) or self._entries_left < n:
             self._entries = []
         while len(evicted) < n:
@@ -189,13 +188,13 @@ class Resting:
             if self._places[page] < 0:  # drawn twice
                 continue
             self._drop_leaf(page)
-            page = index.remove_path(page, n - len(evicted), counts, alike, evicted, keys)
+            page = index.remove_path(page, n - len(evicted), counts, alike, evicted)
             if page >= 0 and index.is_leaf(page) and counts[page] == 1:
                 self._add_leaf(page)
                 heapq.heappush(self._entries, self._entry(page, policy))
         self.num_idle -= n
         self._entries_left -= n
-        self._remember(evicted, keys, by)
+        self._remember(evicted, by)
         if self.ages.renew(self._clock):
             self.duel.renew()
         return evicted
@@ -213,11 +212,11 @@ class Resting:
         placed = [self._places[page] for page in known] == list(range(len(known)))
         return placed and self.num_idle == len(resting) and sorted(leaves) == sorted(known)
 
-    def _remember(self, pages: list[int], keys: list[bytes], by: int) -> None:
+    def _remember(self, pages: list[int], by: int) -> None:
         """``pages`` were evicted."""
-        stamps, kinds, clock = self._stamps, self._kinds, self._clock
+        clock = self._clock
         old_stamps, old_kinds = self.ghosts.add(
-            keys, [stamps[page] for page in pages], [kinds[page] for page in pages], by
+            pages, self._index.names, self._stamps, self._kinds, by
         )
         self.ages.ended(old_kinds, [(clock - stamp) & _CLOCK for stamp in old_stamps])
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kvreuse.kv.prefix import Root
+from kvreuse.kv.pool import PageError
+from kvreuse.kv.prefix import PrefixIndex, Root
 
 _FIRST_CAPACITY = 8
 
@@ -79,3 +80,17 @@ class SeqKV:
         self.table[self.num_pages : end] = pages
         self.num_pages = end
         self.version += 1
+
+    def check(self, index: PrefixIndex) -> None:
+        """Raise PageError unless all full pages are the index's for their tokens."""
+        if not self.written <= self.reserved:
+            raise PageError(f"{self.written} tokens written with room for {self.reserved}")
+        node, full = self.node, self.written // self.page_size
+        if node is None:
+            return
+        for page in reversed(self.pages[:full]):
+            if node != page or not index.is_full(page):
+                raise PageError(f"page {page} is full, but is not the index's for its tokens")
+            node = index.parent(page)
+        if node >= 0:
+            raise PageError("a sequence is shorter than the pages before its last one")

@@ -55,7 +55,7 @@ def explain(
     ``page`` is the full page of the prompt in which it ends, or empty where the prompt ends in it.
     Of other salts only the first page is looked at.
     """
-    if page and index.next_key(match.node, page) in evicted:
+    if page and index.next_name(match.node, page) in evicted:
         return Miss(Reason.EVICTED, at)
     if page and match.node < 0 and index.is_first_page(page):
         return Miss(Reason.NAMESPACE, at, field="cache_salt")
