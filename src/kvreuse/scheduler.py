@@ -66,6 +66,9 @@ class Cache(Protocol):
     def close(self, kv: Any, ids: Any, retention: Retention, num_prompt_tokens: int) -> None:
         """The one way out; the pages stay as long as ``retention`` says."""
 
+    def give_up_pins(self, n: int) -> bool:
+        """Unpin up to ``n`` pages; whether there were any."""
+
 
 class Scheduler:
     """Shares out one token budget a step: decoding first, then chunks of prompts, then admission.
@@ -256,6 +259,8 @@ class Scheduler:
                 return granted
             youngest = self._running[-1]
             if youngest is request:
+                if request is self._running[0] and self._cache.give_up_pins(1):
+                    continue  # nobody is left that could make room
                 return 0  # it waits with its pages, for those who came before it
             self._counters.preemptions += 1
             youngest.num_preemptions += 1

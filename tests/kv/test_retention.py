@@ -103,6 +103,30 @@ def test_pinned_pages_stay_and_the_last_token_is_not_pinned(cache: KVCache) -> N
     assert cached(cache, prompt(100)) == 0
 
 
+def test_a_session_that_ends_does_not_unpin_a_longer_prompt(cache: KVCache) -> None:
+    serve(cache, prompt(100, 17), Retention(pin=True))
+    serve(cache, prompt(100, 9), Retention(session_end=True))
+    assert cache.num_pinned == 4
+    serve(cache, (*prompt(100, 12), 1, 2), Retention(pin=True))
+    evict(cache, cache.num_evictable)
+    serve(cache, prompt(100, 17), Retention(session_end=True))
+    assert cache.num_pinned == 0
+    evict(cache, cache.num_evictable)
+    assert cache.num_free == 12
+
+
+def test_pins_that_are_given_up_go_from_the_last_page_on(cache: KVCache) -> None:
+    assert not cache.give_up_pins(1)
+    serve(cache, prompt(100, 17), Retention(pin=True))
+    assert cache.give_up_pins(1)
+    cache.check()
+    evict(cache, cache.num_evictable)
+    assert cached(cache, prompt(100, 17)) == 12
+    assert cache.give_up_pins(99)
+    evict(cache, cache.num_evictable)
+    assert cache.num_free == 12
+
+
 def test_only_the_prompt_is_pinned(cache: KVCache) -> None:
     seq, _ = cache.open(prompt(100))
     assert cache.reserve(seq, 20)

@@ -84,7 +84,7 @@ class KVCache:
             eviction_policy,
             cost_growth * self.page_size,
         )
-        self._promises = Promises(pool, self._resting, self._drop)
+        self._promises = Promises(pool, self._index, self._resting, self._drop)
         self._sequences: set[SeqKV] = set()
         self._in_flight = InFlight()
 
@@ -251,6 +251,10 @@ class KVCache:
     def expire(self, now: float | None = None) -> None:
         """Let go of pins and pages whose time is over; ``now`` is time.monotonic()."""
         self._promises.expire(time.monotonic() if now is None else now)
+
+    def give_up_pins(self, n: int) -> bool:
+        """Unpin up to ``n`` pages, those pinned last first; whether there were any."""
+        return self._promises.give_up(n)
 
     def check(self) -> None:
         """Raise PageError unless the conservation law holds. Cost: everything is looked at."""

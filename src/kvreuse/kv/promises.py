@@ -9,6 +9,7 @@ import numpy as np
 
 from kvreuse.errors import RequestError
 from kvreuse.kv.pool import PagePool
+from kvreuse.kv.prefix import PrefixIndex
 from kvreuse.kv.resting import Pages, Resting
 from kvreuse.kv.retention import Retention
 
@@ -19,14 +20,22 @@ PIN_SHARE = 0.5
 class Promises:
     """What :class:`Retention` promises of pages that are there. A pin owns the pages it is about.
 
+    Whatever is pinned, all before it is pinned, and no shorter: so what rests can be evicted.
     Times are seconds on any one clock.
     """
 
-    def __init__(self, pool: PagePool, resting: Resting, drop: Callable[[Pages], None]) -> None:
+    def __init__(
+        self,
+        pool: PagePool,
+        index: PrefixIndex,
+        resting: Resting,
+        drop: Callable[[Pages], None],
+    ) -> None:
         """``drop`` removes an owner from pages."""
         self.pinned: dict[int, float] = {}
         """Pinned pages, and until when."""
         self._pool = pool
+        self._index = index
         self._resting = resting
         self._drop = drop
         self._ends: dict[int, tuple[float, int]] = {}  # by page: when, and its stamp by then
@@ -43,7 +52,7 @@ class Promises:
         A pin is about its first ``num_pinned`` pages.
         """
         if retention.session_end:
-            self._unpin([page for page in path if page in self.pinned])
+            self._unpin_from(path)
             return
         until = math.inf if retention.ttl is None else now + retention.ttl
         pinned = list(path[:num_pinned]) if retention.pin else []
@@ -55,6 +64,12 @@ class Promises:
             if pinned:
                 self._end_at(self.pinned[pinned[-1]], pinned[-1])
 
+    def give_up(self, n: int) -> bool:
+        """Unpin up to ``n`` pages, those pinned last first; whether there were any."""
+        pages = list(self.pinned)[-n:]  # a page is pinned after those before it
+        self._unpin(pages[::-1])
+        return bool(pages)
+
     def end(self, page: int) -> None:
         """The session that led to ``page`` has ended now."""
         self._resting.end(page, self._resting.stamp(page), self._pool.counts_by_page)
@@ -63,7 +78,8 @@ class Promises:
         """Let go of what is over at ``now``."""
         if now < self._next:
             return
-        self._unpin([page for page, until in self.pinned.items() if until <= now])
+        over = [page for page, until in self.pinned.items() if until <= now]
+        self._unpin(over[::-1])
         for page, (when, stamp) in list(self._ends.items()):
             if when <= now:
                 del self._ends[page]
@@ -91,6 +107,14 @@ class Promises:
         if when < math.inf:
             self._ends[page] = when, self._resting.stamp(page)
             self._next = min(self._next, when)
+
+    def _unpin_from(self, path: Sequence[int]) -> None:
+        """Unpin the end of ``path``, up to where another pinned prompt parts from it."""
+        for page in reversed(path):
+            if any(child in self.pinned for child in self._index.children(page)):
+                break
+            if page in self.pinned:
+                self._unpin([page])
 
     def _unpin(self, pages: list[int]) -> None:
         for page in pages:

@@ -17,7 +17,8 @@ class Retention:
 
     pin: bool = False
     """The full pages of the prompt are not evicted, until ``ttl`` is over or a request that starts
-    with them ends its session. At most half of the pool can be pinned."""
+    with them ends its session. At most half of the pool can be pinned; a request that could
+    otherwise never come to its end takes pins away, the latest first."""
     ttl: float | None = None
     """Seconds after the request's end when its own pages become the first to go, unless another
     request has used them since; a pin ends then, too. None: no such moment."""
