@@ -74,7 +74,7 @@ def test_a_policy_that_regrets_more_than_lru_loses_and_may_win_again() -> None:
     by = play(20, 20)
     assert (by.count(POLICY), by.count(LRU)) == (2, 2)
     assert not duel.lru_wins
-    play(100, 10)
+    play(400, 10)
     assert duel.lru_wins
     for _ in range(20):
         play(10, 30)

@@ -8,14 +8,18 @@ each page evicted.
 
 from __future__ import annotations
 
+import math
+
 FOLLOWER, POLICY, LRU = range(3)
 """Who decided on an eviction."""
 
 _ROUND = 128
 _MARGIN = 1.5
 """By how much the policy must be worse before LRU takes over."""
-_ENOUGH = 32
-"""Regrets of both together below which nothing is decided."""
+_CLUSTER = 16
+"""Pages that come back together: so many regrets tell no more than one."""
+_SIGMAS = 2
+"""Standard deviations beyond which a difference is no chance."""
 _DECAY = 0.95
 
 
@@ -43,7 +47,9 @@ class Duel:
     def renew(self) -> None:
         """Decide whom to follow, and let what was counted fade."""
         (_, policy, lru), (_, by_policy, by_lru) = self._regrets, self._evicted
-        if policy + lru >= _ENOUGH:
-            self.lru_wins = policy * by_lru > _MARGIN * lru * by_policy
+        if min(by_policy, by_lru) > 0 and policy + lru > 0:
+            more = policy / by_policy - _MARGIN * lru / by_lru
+            spread = math.sqrt(policy / by_policy**2 + lru * (_MARGIN / by_lru) ** 2)
+            self.lru_wins = more > _SIGMAS * math.sqrt(_CLUSTER) * spread
         self._regrets = [count * _DECAY for count in self._regrets]
         self._evicted = [count * _DECAY for count in self._evicted]
