@@ -12,12 +12,13 @@ export PROMPT
 PYTEST_ARGS ?=
 BENCH_ARGS  ?=
 FUZZ_ARGS   ?=
+SOAK_ARGS   ?=
 
 say = @if [ -t 1 ]; then printf '\033[1m== %s\033[0m\n' "$(1)"; else printf '== %s\n' "$(1)"; fi
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help build demo test lint format wheel bench fuzz fuzz-sanitized clean
+.PHONY: help build demo test lint format wheel bench figures soak fuzz fuzz-sanitized clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 24
@@ -54,6 +55,22 @@ bench: $(STAMPS)/build ## measure this machine's limits and the engine against t
 	$(call say,bench: bench/limits.py; bench/engine.py $(BENCH_ARGS))
 	@$(BIN)/python bench/limits.py
 	@$(BIN)/python bench/engine.py $(BENCH_ARGS)
+
+soak: $(STAMPS)/build $(STAMPS)/test ## clients that come and go for minutes, and 2,000 requests that a schema thinks of
+	$(call say,soak: bench/soak.py $(SOAK_ARGS))
+	@$(BIN)/python bench/soak.py $(SOAK_ARGS)
+	$(call say,soak: schemathesis, 2,000 cases)
+	@KVREUSE_SCHEMA_CASES=2000 $(BIN)/python -m pytest tests/server/test_schema.py
+
+# quality is drawn from an evaluation: make figures RESULTS=results.json
+FIGURES := growth memory prefix pool $(if $(RESULTS),quality)
+PAGES   := docs/kv-cache.md docs/kv-cache.zh.md
+figures: $(STAMPS)/build $(STAMPS)/figures ## measure the figures of docs/kv-cache.md on this machine and draw them
+	@for name in $(FIGURES); do \
+	  if [ -t 1 ]; then printf '\033[1m== figure: %s\033[0m\n' $$name; else printf '== figure: %s\n' $$name; fi; \
+	  $(BIN)/kvreuse figure $$name $(MODEL) --output docs/figures $(if $(RESULTS),--results $(RESULTS)) || exit; \
+	done
+	@$(BIN)/python bench/captions.py $(PAGES)
 
 fuzz: $(STAMPS)/build $(STAMPS)/test ## feed thousands of damaged model files to the engine
 	$(call say,fuzz: bench/fuzz.py $(FUZZ_ARGS))
@@ -94,7 +111,7 @@ $(STAMPS)/build: $(STAMPS)/tools $(SOURCES)
 	@touch $@
 
 # Already installed, so pip only adds what the extra names.
-$(STAMPS)/test $(STAMPS)/dev: $(STAMPS)/%: pyproject.toml | $(STAMPS)/build
+$(STAMPS)/test $(STAMPS)/dev $(STAMPS)/figures: $(STAMPS)/%: pyproject.toml | $(STAMPS)/build
 	$(call say,$* tools: the extra [$*] of pyproject.toml)
 	@$(PIP) install "kvreuse[$*]"
 	@touch $@

@@ -1,20 +1,24 @@
 """What reuse saves, and what it costs.
 
-    python bench/reuse.py [MODEL] [--threads N] [--repeats 3] [--json]
+    python bench/reuse.py [MODEL] [--threads N] [--repeats 3] [--trace CSV] [--json]
 
 Every prompt is random tokens of its own run, so that nothing is reused but what a case is about.
-Everything is greedy and runs through the engine; each figure is the median of the repeats.
+Everything is greedy and runs through the engine; each figure is the median of the repeats. With a
+trace of lengths (columns ``ContextTokens`` and ``GeneratedTokens``, as Azure's LLM inference traces
+have them) also the memory that pages waste.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import dataclasses
 import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -29,6 +33,8 @@ from kvreuse.sampling_params import SamplingParams
 from kvreuse.scheduler import Scheduler
 
 Figures = dict[str, float]
+OVERHEAD_PAIRS = 9
+MOST_TOKENS = 1 << 17
 PARAMS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=64)
 
 
@@ -104,6 +110,16 @@ class Bench:
             "20 after 1,900 ms": tail * 1e3,
         }
 
+    def overhead(self) -> Figures:
+        """8 requests at once, 256 tokens, nothing shared, 32 out: with caching over without."""
+        pairs = []
+        for turn in range(OVERHEAD_PAIRS):
+            prompts = [self.tokens(256) for _ in range(8)]
+            order = (self.on, self.off) if turn % 2 else (self.off, self.on)
+            seconds = {llm: self.serve(llm, prompts, 32)["seconds"] for llm in order}
+            pairs.append(seconds[self.on] / seconds[self.off])
+        return {"of the time without": statistics.median(pairs)}
+
     def _prefill_after(self, prompt: list[int], count: int) -> float:
         """Seconds of a step that computes ``count`` tokens of a running sequence."""
         engine = self.on.engine
@@ -155,6 +171,25 @@ def _plan(running: int, waiting: int) -> float:
     return statistics.mean(seconds) * 1e3
 
 
+def waste(trace: Path, page_size: int = 32) -> Figures:
+    """The share of the pages' rows that stay empty, over the lengths of a trace."""
+    pool = PagePool(KVLayout(1, 1, 32, page_size=page_size), 2 * MOST_TOKENS // page_size)
+    cache = KVCache(pool, b"", enable_prefix_caching=False)
+    ids = np.zeros(MOST_TOKENS, dtype=np.int32)
+    used = rows = requests = 0
+    with trace.open(newline="") as file:
+        for row in csv.DictReader(file):
+            # The last token that is chosen is never written.
+            tokens = int(row["ContextTokens"]) + int(row["GeneratedTokens"]) - 1
+            seq, _ = cache.open(ids[:tokens])
+            if not cache.reserve(seq, tokens):
+                raise ValueError(f"{tokens} tokens are more than this bench has room for")
+            cache.commit(seq, ids[:tokens], tokens)
+            used, rows, requests = used + tokens, rows + seq.num_pages * page_size, requests + 1
+            cache.close(seq, ids[:tokens])
+    return {"requests": requests, "tokens": used, "wasted, %": (1 - used / rows) * 100}
+
+
 def measure(bench: Bench, repeats: int) -> dict[str, Figures]:
     """Medians of every figure of every case."""
     cases: list[Callable[[], Figures]] = [
@@ -162,6 +197,7 @@ def measure(bench: Bench, repeats: int) -> dict[str, Figures]:
         bench.distinct,
         bench.three_quarters,
         bench.again,
+        bench.overhead,
         planning,
     ]
     runs: dict[str, list[Figures]] = {}
@@ -181,6 +217,7 @@ def main() -> int:
     )
     parser.add_argument("model", nargs="?", default="smollm2-135m", help="a GGUF file or a name")
     parser.add_argument("--threads", type=int, help="default: the cores of this process")
+    parser.add_argument("--trace", type=Path, metavar="CSV", help="lengths of requests")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
@@ -190,6 +227,8 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     results = measure(bench, options.repeats)
+    if options.trace is not None:
+        results[waste.__doc__ or ""] = waste(options.trace)
     if options.json:
         print(json.dumps(results, indent=2))
         return 0

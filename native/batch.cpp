@@ -7,8 +7,6 @@
 namespace kvr {
 namespace {
 
-int parts_of(int tokens) { return (tokens + PART_TOKENS - 1) / PART_TOKENS; }
-
 [[noreturn]] void refuse(const std::string &what, int64_t value, int64_t limit) {
   throw std::invalid_argument(what + " is " + std::to_string(value) + ", the limit is " + std::to_string(limit));
 }
@@ -19,15 +17,14 @@ void bound(const char *what, int64_t value, int64_t limit) {
 
 }  // namespace
 
-Batch::Batch(const BatchLimits &limits) : limits_(limits) {
+Batch::Batch(const BatchLimits &limits)
+    : limits_(limits),
+      plan_({limits.rows, limits.sequences, limits.positions, limits.page_size, limits.item_tokens, limits.grouped}) {
   const size_t rows = limits.rows, sequences = limits.sequences, pages = limits.table_pages;
-  for (auto *v : {&ids_, &positions_, &row_seq_, &row_list_, &partial_base_}) v->resize(rows);
+  for (auto *v : {&ids_, &positions_, &row_seq_}) v->resize(rows);
   tables_.resize(sequences * pages);
   kv_len_.resize(sequences);
   sample_rows_.resize(limits.samples);
-  items_.reserve(rows + sequences * parts_of(limits.positions));
-  splits_.reserve(sequences);
-  for (size_t i = 0; i < rows; i++) row_list_[i] = (int32_t)i;
 }
 
 void Batch::load(const int32_t *ids, const int32_t *positions, const int32_t *row_seq, int rows, const int32_t *tables, int width,
@@ -45,7 +42,7 @@ void Batch::load(const int32_t *ids, const int32_t *positions, const int32_t *ro
   std::copy(kv_len, kv_len + sequences, kv_len_.begin());
   for (int s = 0; s < sequences; s++) std::copy(tables + (size_t)s * width, tables + (size_t)(s + 1) * width, tables_.begin() + (size_t)s * limits_.table_pages);
   check(sequences, width);
-  plan(units_wanted);
+  plan_.make(step(), rows_, units_wanted);
 }
 
 void Batch::check(int sequences, int width) const {
@@ -60,38 +57,6 @@ void Batch::check(int sequences, int width) const {
     bound("a position", positions_[r], kv_len_[row_seq_[r]]);
   }
   for (int s = 0; s < samples_; s++) bound("a row that samples", sample_rows_[s], rows_);
-}
-
-// Prefill rows keep their parts to themselves; a lone row (decode) over several parts is split where the step would
-// otherwise leave threads idle. The bits are the same: parts are merged in one order either way.
-void Batch::plan(int units_wanted) {
-  items_.clear();
-  splits_.clear();
-  partials_ = 0;
-  int runs = 0;
-  for (int r = 0; r < rows_; r++) runs += r == 0 || row_seq_[r] != row_seq_[r - 1];
-  for (int first = 0; first < rows_;) {
-    int end = first + 1;
-    while (end < rows_ && row_seq_[end] == row_seq_[first] && end - first < ITEM_TOKENS) end++;
-    plan_sequence(first, end - first, runs < units_wanted);
-    first = end;
-  }
-  auto cost = [](const AttendItem &item) { return (item.part_end - item.part_begin) * item.count; };
-  std::stable_sort(items_.begin(), items_.end(), [&](const AttendItem &a, const AttendItem &b) { return cost(a) > cost(b); });
-}
-
-void Batch::plan_sequence(int first, int count, bool split) {
-  int longest = 0;
-  for (int r = first; r < first + count; r++) longest = std::max(longest, positions_[r] + 1);
-  const int parts = parts_of(longest);
-  if (count > 1 || parts == 1 || !split) {
-    items_.push_back({row_seq_[first], first, count, 0, parts, 0});
-    return;
-  }
-  partial_base_[first] = (int32_t)partials_;
-  for (int p = 0; p < parts; p++) items_.push_back({row_seq_[first], first, 1, p, p + 1, 1});
-  partials_ += parts;
-  splits_.push_back({first, parts});
 }
 
 }  // namespace kvr

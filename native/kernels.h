@@ -58,11 +58,49 @@ struct Output {
   bool accumulate;
 };
 
+// How one head's keys or values of a layer are stored.
+enum class Codec : int { BF16, INT8, INT4 };
+
+constexpr int CHANNEL_GROUP = 64;  // channels of a 4-bit row that share a scale and a minimum
+
+// Bytes of one token's keys or values of a head.
+inline constexpr size_t row_bytes(Codec codec, bool value, size_t head_dim) {
+  const size_t groups = (head_dim + CHANNEL_GROUP - 1) / CHANNEL_GROUP;
+  if (codec == Codec::BF16) return 2 * head_dim;
+  if (codec == Codec::INT8) return head_dim + 4;
+  return (value ? (head_dim + 31) / 32 * 16 : head_dim / 2) + 4 * groups;
+}
+
+// One head's keys or values of a layer in a page.
+struct Plane {
+  size_t offset;      // in the page, bytes
+  size_t tile_bytes;  // of 32 tokens
+  Codec codec;
+  float step;         // a row's largest magnitude (8 bits) or range (4 bits) times this is its scale
+  float shrink;       // 4 bits: the range begins this share of it above the smallest value
+};
+
+inline Plane plane_at(size_t offset, Codec codec, bool value, size_t head_dim, double clip) {
+  return {offset, TILE_TOKENS * row_bytes(codec, value, head_dim), codec, (float)(clip / (codec == Codec::INT4 ? 15 : 127)),
+          (float)((1 - clip) / 2)};
+}
+
 // Geometry of the pool, see KVLayout. Bytes.
 struct KVGeometry {
   uint8_t *pool;
-  size_t page_bytes, layer_bytes, plane_bytes, tile_bytes;
+  const Plane *planes;  // [layer][keys, values][kv head]
+  size_t page_bytes;
   int page_size, kv_heads, group_size, head_dim;
+
+  const Plane &plane(int layer, bool value, int head) const { return planes[((size_t)layer * 2 + value) * kv_heads + head]; }
+};
+
+// What happens to rotated keys, to queries and to values before they are stored or used. Scores and outputs stay what they are,
+// up to rounding: softmax does not see a constant in all keys, and what is done to keys is undone on queries. Null: nothing.
+struct Transform {
+  const float *constant;        // [kv head][head_dim]: subtracted from keys
+  const float *scale, *inverse; // [kv head][head_dim]: queries times scale, keys times its inverse
+  bool rotate_keys, rotate_values;  // by a block Hadamard matrix
 };
 
 // What happens to a row's queries, keys and values before they are rotated. Null: nothing.
@@ -84,20 +122,30 @@ struct StepRows {
   int table_stride;
 };
 
-// Query rows of one KV head that see the same pages: `rows` tokens, each with group_size heads.
-struct AttendItem {
+// Rows of an item, and tokens that all of them find in the same pages.
+struct AttendSpan {
+  int32_t first, count;  // token rows, counted from the item's first
   int32_t seq;           // whose table names the pages
-  int32_t first, count;  // token rows: row_list[first .. first + count)
+  int32_t begin, end;    // positions, from a step's first on; of these a row sees those below its limit
+};
+
+// Token rows that one thread takes through some parts together, for one KV head.
+struct AttendItem {
+  int32_t first, count;          // row_list[first .. first + count)
+  int32_t span_begin, span_end;  // what they read; those of one row in ascending position
   int32_t part_begin, part_end;
-  int32_t split;         // 1: the only part's results go to the partials, for a later merge
+  int32_t split;                 // 1: the only part's results go to the partials, for a later merge
+  int32_t work;                  // about as long as it takes
 };
 
 struct AttendArgs {
   KVGeometry kv;
   StepRows step;
   int layer;
+  bool rotated_values;   // the output is to be rotated back
   int window;            // last positions that a row sees, its own included; 0: all
   const int32_t *row_list;
+  const AttendSpan *spans;
   const float *queries;  // [row][heads * head_dim], rotated, scaled, bf16-valued
   float *out;            // [row], out_stride
   size_t out_stride;
@@ -111,8 +159,8 @@ struct KernelTable {
   void (*quantize)(const RowSource &, Activations &, int row_begin, int row_end, bool dense, bool quantised, float *scratch);
   void (*linear)(const Weights &, const Activations &, const Output &, int rows, int block_begin, int block_end, void *scratch);
   void (*embed)(const Weights &, const int32_t *ids, float scale, float *x, size_t stride, int row_begin, int row_end);
-  void (*rotate_encode)(const KVGeometry &, const StepRows &, const HeadInputs &, const Rotary &, int layer, float query_scale,
-                        const float *qkv, size_t qkv_stride, float *queries, int row_begin, int row_end);
+  void (*rotate_encode)(const KVGeometry &, const StepRows &, const HeadInputs &, const Rotary &, const Transform &, int layer,
+                        float query_scale, const float *qkv, size_t qkv_stride, float *queries, int row_begin, int row_end);
   void (*attend)(const AttendArgs &, const AttendItem &, int kv_head);
   void (*merge)(const AttendArgs &, int row, int parts);
   void (*add_norm)(const float *y, size_t y_stride, const float *norm, float eps, int n, float *x, size_t x_stride, int row_begin,

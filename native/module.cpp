@@ -30,14 +30,27 @@ struct KVView {
   PoolBytes pool;
   kvr::KVGeometry geometry;
   int layers;
+  std::vector<kvr::Plane> planes;
 
-  KVView(PoolBytes bytes, int page_size, int layers_, int kv_heads, int group_size, int head_dim) : pool(bytes), layers(layers_) {
+  KVView(PoolBytes bytes, int page_size, int layers_, int kv_heads, int group_size, int head_dim, std::optional<Ints> codecs,
+         std::optional<Floats> clips)
+      : pool(bytes), layers(layers_) {
     if (page_size <= 0 || page_size % kvr::TILE_TOKENS || head_dim <= 0 || head_dim % 16 || head_dim > 256 || kv_heads <= 0 ||
         group_size <= 0 || layers <= 0)
       throw std::invalid_argument("page_size must be a multiple of 32, head_dim a multiple of 16 up to 256");
-    const size_t plane = (size_t)page_size * head_dim * 2, layer = 2 * kv_heads * plane, page = layers * layer;
+    const size_t count = (size_t)layers * 2 * kv_heads;
+    if ((codecs && codecs->size() != count) || (clips && clips->size() != count))
+      throw std::invalid_argument("there must be a codec and a clip for the keys and the values of every head and layer");
+    size_t page = 0;
+    for (size_t i = 0; i < count; i++) {
+      const int codec = codecs ? codecs->data()[i] : 0;
+      const double clip = clips ? clips->data()[i] : 1.0;
+      if (codec < 0 || codec > 2 || !(clip > 0 && clip <= 1)) throw std::invalid_argument("a codec is 0 to 2, a clip above 0 and at most 1");
+      planes.push_back(kvr::plane_at(page, (kvr::Codec)codec, i / kv_heads % 2, head_dim, clip));
+      page += page_size / kvr::TILE_TOKENS * planes.back().tile_bytes;
+    }
     if (pool.shape(1) != page) throw std::invalid_argument("a page of the pool has another size than its geometry gives");
-    geometry = {pool.data(), page, layer, plane, (size_t)kvr::TILE_TOKENS * head_dim * 2, page_size, kv_heads, group_size, head_dim};
+    geometry = {pool.data(), planes.data(), page, page_size, kv_heads, group_size, head_dim};
   }
 };
 
@@ -69,9 +82,11 @@ struct LayerAttention {
   kvr::Attention attention;
   int positions, num_pages;  // that its tables and its pool have
   std::vector<Floats> arrays;
+  std::vector<float> inverse;  // of the keys' scale
 
   LayerAttention(const KVView &kv, const RotaryTable &rope, int layer, float query_scale, int window, std::optional<Floats> bias,
-                 std::optional<Floats> q_norm, std::optional<Floats> k_norm, float eps) {
+                 std::optional<Floats> q_norm, std::optional<Floats> k_norm, float eps, std::optional<Floats> key_constant,
+                 std::optional<Floats> key_scale, bool hadamard_keys, bool hadamard_values) {
     const kvr::KVGeometry &g = kv.geometry;
     if (layer < 0 || layer >= kv.layers) throw std::invalid_argument("there is no such layer");
     if (window < 0) throw std::invalid_argument("a window must be at least 1, or 0 for none");
@@ -86,9 +101,16 @@ struct LayerAttention {
     const kvr::HeadInputs heads = {take(bias, width, "a bias must be as wide as queries, keys and values"),
                                    take(q_norm, g.head_dim, "a head's norm must be as wide as the head"),
                                    take(k_norm, g.head_dim, "a head's norm must be as wide as the head"), eps};
+    kvr::Transform transform = {take(key_constant, (size_t)g.kv_heads * g.head_dim, "a constant of keys must be as wide as the keys"),
+                                take(key_scale, (size_t)g.kv_heads * g.head_dim, "a scale of keys must be as wide as the keys"), nullptr,
+                                hadamard_keys, hadamard_values};
+    if (transform.scale) {
+      for (size_t i = 0; i < key_scale->size(); i++) inverse.push_back(1.f / key_scale->data()[i]);
+      transform.inverse = inverse.data();
+    }
     positions = (int)rope.cosines.shape(0);
     num_pages = (int)kv.pool.shape(0);
-    attention = {g, heads, rope.rotary, layer, window, query_scale};
+    attention = {g, heads, rope.rotary, transform, layer, window, query_scale};
   }
 };
 
@@ -119,6 +141,7 @@ NB_MODULE(_native, m) {
     return out;
   }, "Instruction-set paths, best first: (name, supported, automatic, what is missing).");
   m.def("cpu_name", &kvr::cpu_name);
+  m.def("item_tokens", &kvr::item_tokens, "group_size"_a, "The most tokens of an attention item where so many heads share a KV head.");
 
   nb::class_<kvr::Tensor>(m, "Tensor")
       .def(nb::init<int, int>(), "rows"_a, "columns"_a)
@@ -157,27 +180,38 @@ NB_MODULE(_native, m) {
       .def(nb::init<FloatTable, FloatTable, bool>(), "cosines"_a, "sines"_a, "interleaved"_a);
 
   nb::class_<KVView>(m, "KVView")
-      .def(nb::init<PoolBytes, int, int, int, int, int>(), "pool"_a, "page_size"_a, "layers"_a, "kv_heads"_a, "group_size"_a, "head_dim"_a);
+      .def(nb::init<PoolBytes, int, int, int, int, int, std::optional<Ints>, std::optional<Floats>>(), "pool"_a, "page_size"_a, "layers"_a,
+           "kv_heads"_a, "group_size"_a, "head_dim"_a, "codecs"_a = nb::none(), "clips"_a = nb::none(),
+           "`codecs`: 0 bf16, 1 eight bits, 2 four bits, for [layer][keys, values][head]; `clips`: the share of a row's range that is kept.");
 
   nb::class_<LayerAttention>(m, "Attention")
-      .def(nb::init<const KVView &, const RotaryTable &, int, float, int, std::optional<Floats>, std::optional<Floats>, std::optional<Floats>, float>(),
+      .def(nb::init<const KVView &, const RotaryTable &, int, float, int, std::optional<Floats>, std::optional<Floats>, std::optional<Floats>, float,
+                    std::optional<Floats>, std::optional<Floats>, bool, bool>(),
            "kv"_a, "rotary"_a, "layer"_a, "query_scale"_a, "window"_a = 0, "bias"_a = nb::none(), "q_norm"_a = nb::none(),
-           "k_norm"_a = nb::none(), "eps"_a = 0.f, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
+           "k_norm"_a = nb::none(), "eps"_a = 0.f, "key_constant"_a = nb::none(), "key_scale"_a = nb::none(), "hadamard_keys"_a = false,
+           "hadamard_values"_a = false, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
 
   nb::class_<kvr::Batch>(m, "Batch")
-      .def("__init__", [](kvr::Batch *self, int rows, int samples, int sequences, int table_pages, int page_size, int num_pages, int vocabulary, int positions) {
+      .def("__init__", [](kvr::Batch *self, int rows, int samples, int sequences, int table_pages, int page_size, int num_pages, int vocabulary, int positions,
+                          int item_tokens, bool grouped) {
         if (rows < 1 || samples < 1 || sequences < 1 || table_pages < 1 || page_size < 1 || num_pages < 1 || vocabulary < 1 || positions < 1)
           throw std::invalid_argument("a batch's limits must be positive");
-        new (self) kvr::Batch({rows, samples, sequences, table_pages, page_size, num_pages, vocabulary, positions});
-      }, "rows"_a, "samples"_a, "sequences"_a, "table_pages"_a, "page_size"_a, "num_pages"_a, "vocabulary"_a, "positions"_a)
+        if (page_size % kvr::TILE_TOKENS || item_tokens < kvr::ITEM_TOKENS)
+          throw std::invalid_argument("page_size must be a multiple of 32, item_tokens at least 16");
+        new (self) kvr::Batch({rows, samples, sequences, table_pages, page_size, num_pages, vocabulary, positions, item_tokens, grouped});
+      }, "rows"_a, "samples"_a, "sequences"_a, "table_pages"_a, "page_size"_a, "num_pages"_a, "vocabulary"_a, "positions"_a,
+         "item_tokens"_a = kvr::ITEM_TOKENS, "grouped"_a = true)
       .def("load", [](kvr::Batch &b, Ints ids, Ints positions, Ints row_seq, IntTable tables, Ints kv_len, Ints sample_rows, int units_wanted) {
         if (positions.size() != ids.size() || row_seq.size() != ids.size() || kv_len.size() != tables.shape(0))
           throw std::invalid_argument("the arrays of a batch disagree in length");
         b.load(ids.data(), positions.data(), row_seq.data(), (int)ids.size(), tables.data(), (int)tables.shape(1), kv_len.data(),
                (int)kv_len.size(), sample_rows.data(), (int)sample_rows.size(), units_wanted);
       }, "ids"_a, "positions"_a, "row_seq"_a, "tables"_a, "kv_len"_a, "sample_rows"_a, "units_wanted"_a)
-      .def_prop_ro("items", [](const kvr::Batch &b) { return b.items().size(); })
-      .def_prop_ro("splits", [](const kvr::Batch &b) { return b.splits().size(); });
+      .def_prop_ro("items", [](const kvr::Batch &b) { return b.plan().items().size(); })
+      .def_prop_ro("splits", [](const kvr::Batch &b) { return b.plan().splits().size(); })
+      .def_prop_ro("max_partials", [](const kvr::Batch &b) { return b.plan().max_partials(); }, "Partial results that a workspace must have room for.")
+      .def("tiles_read", &kvr::Batch::tiles_read, "window"_a = 0,
+           "Tiles of 32 keys, and as many of values, that attention reads for one KV head of a layer with this window (0: none).");
 
   nb::class_<kvr::Workspace>(m, "Workspace")
       .def(nb::init<int, int, int, int, int, int, int, size_t>(), "threads"_a, "max_rows"_a, "max_inputs"_a, "query_width"_a,
@@ -232,5 +266,7 @@ NB_MODULE(_native, m) {
       .def("gather", [](PyProgram &p, const kvr::Tensor &x, kvr::Tensor &y) { p.program.gather(x, y); }, "x"_a, "y"_a,
            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
       .def("run", [](PyProgram &p) { p.program.run(); }, Unlocked())
+      .def_prop_ro("page_bytes_read", [](const PyProgram &p) { return p.program.page_bytes_read(); },
+                   "Bytes of keys and values read so far, each once for every attention item that needs it.")
       .def("seconds", [](const PyProgram &p) { return p.program.seconds(); }, "(name, seconds spent so far) of every operation.");
 }

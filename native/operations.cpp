@@ -52,7 +52,8 @@ Workspace::Workspace(int threads, int max_rows, int max_inputs, int query_width,
   require(threads > 0 && max_rows > 0 && max_inputs > 0 && group_size > 0 && heads > 0 && head_dim > 0 && head_dim <= 256,
           "a workspace's sizes must be positive, and head_dim at most 256");
   row_floats_ = (size_t)max_inputs + 64;
-  scratch_bytes_ = std::max(attend_scratch_floats((size_t)ITEM_TOKENS * group_size, head_dim) * sizeof(float), linear_scratch_bytes(max_inputs));
+  item_rows_ = item_tokens(group_size) * group_size;
+  scratch_bytes_ = std::max(attend_scratch_floats(item_rows_, head_dim) * sizeof(float), linear_scratch_bytes(max_inputs));
   scratch_bytes_ = (scratch_bytes_ + 4095) / 4096 * 4096;
   rows_ = Region(threads * row_floats_ * sizeof(float));
   scratch_ = Region(threads * scratch_bytes_);
@@ -125,20 +126,23 @@ void Kernels::attend(Workspace &space, const Batch &batch, const Attention &atte
   require(batch.rows() <= qkv.rows() && batch.rows() <= out.rows() && batch.rows() <= space.max_rows(), "attention has more rows than its buffers");
   require((heads + 2 * kv.kv_heads) * kv.head_dim <= qkv.columns() && heads * kv.head_dim <= out.columns() &&
               heads * kv.head_dim <= space.query_width(), "attention's buffers are narrower than its heads");
-  require(batch.partials() <= space.max_partials(), "attention has more partial results than its workspace");
+  const AttendPlan &plan = batch.plan();
+  require(plan.partials() <= space.max_partials(), "attention has more partial results than its workspace");
+  require(plan.max_item_tokens() * kv.group_size <= space.item_rows(), "attention has more rows an item than its workspace");
   const KernelTable &table = *path_.table;
-  Phase rows(batch.rows()), units((int)batch.items().size() * kv.kv_heads), merges((int)batch.splits().size());
+  Phase rows(batch.rows()), units((int)plan.items().size() * kv.kv_heads), merges((int)plan.splits().size());
   threads_.run([&](int thread) {
-    const AttendArgs args = {kv, batch.step(), attention.layer, attention.window, batch.row_list(), space.queries(), out.row(0),
-                             out.stride(), space.partials(), batch.partial_base(), (float *)space.scratch(thread)};
+    const AttendArgs args = {kv, batch.step(), attention.layer, attention.transform.rotate_values, attention.window, plan.row_list(),
+                             plan.spans(), space.queries(), out.row(0), out.stride(), space.partials(), plan.partial_base(),
+                             (float *)space.scratch(thread)};
     rows.share(ENCODE_ROWS, [&](int begin, int end) {
-      table.rotate_encode(kv, args.step, attention.heads, attention.rope, attention.layer, attention.query_scale, qkv.row(0),
+      table.rotate_encode(kv, args.step, attention.heads, attention.rope, attention.transform, attention.layer, attention.query_scale, qkv.row(0),
                           qkv.stride(), space.queries(), begin, end);
     });
     rows.wait();
-    units.share(1, [&](int unit, int) { table.attend(args, batch.items()[unit / kv.kv_heads], unit % kv.kv_heads); });
+    units.share(1, [&](int unit, int) { table.attend(args, plan.items()[unit / kv.kv_heads], unit % kv.kv_heads); });
     units.wait();
-    merges.share(1, [&](int i, int) { table.merge(args, batch.splits()[i].row, batch.splits()[i].parts); });
+    merges.share(1, [&](int i, int) { table.merge(args, plan.splits()[i].row, plan.splits()[i].parts); });
   });
 }
 

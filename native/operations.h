@@ -39,6 +39,7 @@ struct Attention {
   KVGeometry kv;
   HeadInputs heads;
   Rotary rope;
+  Transform transform;
   int layer, window;
   float query_scale;
 };
@@ -58,11 +59,12 @@ class Workspace {
   int max_inputs() const { return max_inputs_; }
   int query_width() const { return query_width_; }
   size_t max_partials() const { return max_partials_; }
+  int item_rows() const { return item_rows_; }
 
  private:
   Activations activations(int rows, std::vector<Region> &regions) const;
 
-  int max_rows_, max_inputs_, query_width_;
+  int max_rows_, max_inputs_, query_width_, item_rows_;
   size_t max_partials_, row_floats_, scratch_bytes_;
   std::vector<Region> regions_;
   Region rows_, scratch_, queries_, partials_;

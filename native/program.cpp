@@ -27,6 +27,9 @@ void Program::linear(const std::string &name, const Projection &projection, cons
 }
 
 void Program::attend(const Attention &attention, const Tensor &qkv, Tensor &out) {
+  const KVGeometry &kv = attention.kv;
+  for (const bool values : {false, true})
+    for (int head = 0; head < kv.kv_heads; head++) tile_bytes_[attention.window] += kv.plane(attention.layer, values, head).tile_bytes;
   add("attention", [&, attention] { kernels_.attend(space_, batch_, attention, qkv, out); });
 }
 
@@ -46,6 +49,7 @@ void Program::run() {
     seconds_[step.name] += now - before;
     before = now;
   }
+  for (const auto &[window, bytes] : tile_bytes_) page_bytes_read_ += batch_.tiles_read(window) * bytes;
 }
 
 std::vector<std::pair<std::string, double>> Program::seconds() const {

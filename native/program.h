@@ -1,6 +1,7 @@
 // A forward pass written down once: its operations in order, run over whatever rows the batch holds.
 #pragma once
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,9 @@ class Program {
   // Seconds spent so far, by name; all the rest of a step is its caller's.
   std::vector<std::pair<std::string, double>> seconds() const;
 
+  // Bytes of keys and values that the steps so far have read, each once for every attention item that needs it.
+  uint64_t page_bytes_read() const { return page_bytes_read_; }
+
  private:
   struct Step {
     size_t name;
@@ -41,6 +45,8 @@ class Program {
   std::vector<Step> steps_;
   std::vector<std::string> names_;
   std::vector<double> seconds_;
+  std::map<int, size_t> tile_bytes_;  // by window: of 32 tokens, in all heads of all layers that have it
+  uint64_t page_bytes_read_ = 0;
 };
 
 }  // namespace kvr

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from kvreuse.kv.codec import CODEC_NAMES
 from kvreuse.ops import native
 
 from . import real_models
+from .kv_codecs import REAL_CODECS
+from .model.gguf_files import write_tiny
 
 TESTED = pytest.StashKey[Counter[str]]()
 
@@ -27,6 +30,26 @@ def real_model(request: pytest.FixtureRequest, model_path: Path) -> Path:
     """A real model's file. A test that takes it runs on the default one, and with ``--real-models``
     on every other that lies in a folder of models."""
     return model_path if request.param is None else real_models.others_here()[request.param]
+
+
+@pytest.fixture(scope="module", params=CODEC_NAMES)
+def codec(request: pytest.FixtureRequest) -> str:
+    """The name of a codec of keys and values; a test that takes it runs once per codec."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 3 layers, 3 query heads to a KV head of 64 channels, and random weights."""
+    path: Path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
+    return write_tiny(path, layers=3, head_dim=64, heads=6, kv_heads=2, vocab=2048, context=2048)
+
+
+@pytest.fixture(scope="module")
+def codec_model(model_path: Path, tiny_model: Path, codec: str) -> Path:
+    """The model to test a codec with: the real one for ``bf16``, and for ``auto``, which has planes
+    of every codec; a tiny one is enough for the others."""
+    return model_path if codec in REAL_CODECS else tiny_model
 
 
 @pytest.fixture

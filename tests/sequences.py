@@ -16,6 +16,8 @@ from kvreuse.model.gguf import GGUFFile, read_spec
 from kvreuse.request import BatchInput, Float32Array
 from kvreuse.runner import ModelRunner, load_runner
 
+from .kv_codecs import codec_for
+
 NUM_PAGES = 96
 POSITIONS = 1024
 
@@ -33,11 +35,17 @@ class Machine:
     """The real model on one path; its pages are full of NaN patterns until they are written."""
 
     def __init__(
-        self, path: Path, isa: str | None = None, threads: int = 2, page_size: int = 32
+        self,
+        path: Path,
+        codec: str = "bf16",
+        *,
+        isa: str | None = None,
+        threads: int = 2,
+        page_size: int = 32,
     ) -> None:
         with GGUFFile(path) as file:
             spec = read_spec(file)
-            self.layout = KVLayout.of(spec, page_size)
+            self.layout = KVLayout.of(spec, page_size, codec_for(spec, codec))
             self.pool = PagePool(self.layout, NUM_PAGES * 32 // page_size)
             config = EngineConfig(
                 model=str(path),
@@ -51,7 +59,7 @@ class Machine:
         self.poison()
 
     def poison(self) -> None:
-        """Fill every page with a pattern that is NaN in bf16."""
+        """Fill every page with a pattern that is NaN in bf16, and as a scale in any codec."""
         self.pool.data[:] = 0xFF
 
     def sequence(self, ids: Sequence[int], seed: int | None = None) -> Tokens:

@@ -22,6 +22,8 @@ from kvreuse.request import BatchInput, Float32Array
 from kvreuse.runner import ModelRunner, load_runner
 from kvreuse.sampling_params import SamplingParams
 
+from .kv_codecs import codec_for
+
 POSITIONS = 1024
 ROWS = 256
 SEATS = 33
@@ -30,21 +32,21 @@ SEATS = 33
 class Model:
     """Weights and tokenizer, loaded once; any number of pools and runners over them."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, codec: str = "bf16") -> None:
         config = EngineConfig(
             model=str(path), max_model_len=POSITIONS, max_num_batched_tokens=ROWS, threads=2
         )
         with GGUFFile(path) as file:
             self.spec = read_spec(file)
-            self.layout = KVLayout.of(self.spec)
+            self.layout = KVLayout.of(self.spec, codec=codec_for(self.spec, codec))
             self.tokenizer = Tokenizer.from_gguf(file)
             first = load_runner(file, self.spec, self.layout, PagePool(self.layout, 1), config)
         self._weights, self._kernels = first.weights, first.kernels
 
-    def runner(self, pool: PagePool) -> ModelRunner:
-        """A runner over ``pool``."""
+    def runner(self, pool: PagePool, grouped: bool = True) -> ModelRunner:
+        """A runner over ``pool``; ``grouped``: see ``Decoder``."""
         limits = StepLimits(rows=ROWS, samples=SEATS, sequences=SEATS, positions=POSITIONS)
-        return ModelRunner(self.spec, self._weights, self._kernels, pool, limits)
+        return ModelRunner(self.spec, self._weights, self._kernels, pool, limits, grouped=grouped)
 
 
 class Poisoned:
@@ -60,6 +62,11 @@ class Poisoned:
         """Rows of each sequence of each batch."""
         self._runner, self._pool = runner, pool
         self._used: set[int] = set()
+
+    @property
+    def page_bytes_read(self) -> int:
+        """Bytes of keys and values that attention has read so far."""
+        return self._runner.page_bytes_read
 
     def run(self, batch: BatchInput) -> Float32Array:
         """Run, and keep the logits."""
@@ -106,10 +113,11 @@ class Server:
         seats: int = SEATS,
         enable_prefix_caching: bool = True,
         evict_before_steps: int = 0,
+        grouped: bool = True,
     ) -> None:
         """Before every step ``evict_before_steps`` pages are evicted, if so many can be."""
         self.pool = PagePool(model.layout, pages)
-        self.runner = Poisoned(model.runner(self.pool), self.pool)
+        self.runner = Poisoned(model.runner(self.pool, grouped), self.pool)
         self.cache = KVCache(self.pool, b"test", enable_prefix_caching=enable_prefix_caching)
         self.engine = Engine(
             self.runner,

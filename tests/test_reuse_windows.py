@@ -18,9 +18,9 @@ PARAMS = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+def model(tmp_path_factory: pytest.TempPathFactory, codec: str) -> Model:
     path: Path = tmp_path_factory.mktemp("model") / "gemma3.gguf"
-    model = Model(write_tiny(path, "gemma3", window=WINDOW, context=2048, layers=7))
+    model = Model(write_tiny(path, "gemma3", window=WINDOW, context=2048, layers=7), codec)
     assert set(model.spec.windows or ()) == {WINDOW, None}
     return model
 

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from .oracle import Oracle
-from .truth import TOKENS, EngineModel, measure, standard_text
+from .kv_codecs import codec_for, untransformed
+from .oracle import Fidelity, Oracle
+from .truth import TOKENS, EngineModel, measure_all, standard_text
+
+CODECS = ("int8", "k8v4", "int4")
 
 MORE_TEXTS = [p for p in os.environ.get("KVREUSE_TRUTH_TEXTS", "").split(os.pathsep) if p]
 
@@ -32,14 +35,35 @@ def test_knows_a_capital(oracle: Oracle, engine: EngineModel) -> None:
         assert engine.tokenizer.decode([int(logits[-1].argmax())]) == " Paris"
 
 
-@pytest.mark.parametrize("source", ["pydoc_data.topics", *MORE_TEXTS])
-def test_close_to_the_truth(oracle: Oracle, engine: EngineModel, source: str) -> None:
+@pytest.fixture(scope="module", params=["pydoc_data.topics", *MORE_TEXTS])
+def found(
+    request: pytest.FixtureRequest, oracle: Oracle, engine: EngineModel
+) -> dict[str, Fidelity]:
+    """Every codec over one text: the transforms that need no calibration, and none at all."""
+    source = str(request.param)
     standard = source == "pydoc_data.topics"
     text = standard_text() if standard else Path(source).read_text(encoding="utf-8")
     token_ids = engine.encode(text)
     assert len(token_ids) == TOKENS
-    found = measure(oracle, engine, token_ids)
-    assert found.tokens == TOKENS
+    engines = {name: engine.with_codec(codec_for(engine.spec, name)) for name in CODECS}
+    engines["int4, naive"] = engine.with_codec(untransformed(engine.spec, "int4"))
+    return measure_all(oracle, {"bf16": engine, **engines}, token_ids)
+
+
+def test_close_to_the_truth(found: dict[str, Fidelity]) -> None:
+    plain = found["bf16"]
+    assert plain.tokens == TOKENS
     # a model that reads English is not lost in it: the truth is one
-    assert 3 < found.reference_perplexity < 60
-    assert not found.faults(), found
+    assert 3 < plain.reference_perplexity < 60
+    assert not plain.faults(), plain
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_what_a_codec_costs(found: dict[str, Fidelity], name: str) -> None:
+    """Mean KL beyond that of bf16, without a calibration: measured figures, doubled."""
+    if name == "int4":  # how much depends on the model's keys; but less than without rotations
+        assert found["int4"].mean_kl < 0.7 * found["int4, naive"].mean_kl
+    else:
+        bound = {"int8": 1.6e-3, "k8v4": 1.2e-2}[name]
+        assert found[name].mean_kl - found["bf16"].mean_kl < bound
+    assert found["int8"].mean_kl < found["k8v4"].mean_kl < found["int4"].mean_kl

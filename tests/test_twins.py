@@ -22,6 +22,7 @@ from kvreuse.ops import reference
 from kvreuse.request import BatchInput
 from kvreuse.runner import load_runner
 
+from .kv_codecs import MIXTURES, codec_for
 from .model.gguf_files import tiny_metadata, tiny_tensors, write_gguf, write_tiny
 
 Ints = npt.NDArray[np.int32]
@@ -41,6 +42,15 @@ class Case:
     """Options of ``write_tiny``."""
     smallest: int = 0
     """Weights are scaled by random powers of two down to this exponent, if not 0."""
+    codec: str = "bf16"
+    first: int = 0
+    """The first pair of plane codecs of ``auto``."""
+
+    def __str__(self) -> str:
+        return self.name if self.codec == "bf16" else f"{self.codec}: {self.name}"
+
+    def layout(self, spec: ModelSpec) -> KVLayout:
+        return KVLayout.of(spec, self.page_size, codec_for(spec, self.codec, self.first))
 
     def write(self, path: Path) -> Path:
         if not self.smallest:
@@ -136,6 +146,28 @@ CASES = (
 )
 
 
+QUANTISED = (
+    Case("denormals", smallest=-140),
+    Case("head_dim 64, 3 to 1", lengths=(33, 64), page_size=64, model=heads(64, 3, 1)),
+    Case("head_dim 80, 4 to 1", lengths=(20, 70), model=heads(80, 8, 2) | {"layers": 3}),
+    Case("head_dim 96, 4 to 1", lengths=(20, 40), model=heads(96, 8, 2)),
+    Case("head_dim 128, 1 to 1", lengths=(31, 97), page_size=96, model=heads(128, 2, 2)),
+    Case("head_dim 256, 2 to 1", lengths=(20, 40), model=heads(256, 2, 1)),
+    Case("three parts", lengths=(1030, 5), model={"layers": 1, "heads": 4}),
+    Case("qwen2", "qwen2", model=heads(64, 7, 1)),
+    Case("qwen3, half a head rotates", "qwen3", model=heads(96, 4, 2) | {"rope_dims": 48}),
+    Case("gemma3", "gemma3", lengths=(200, 35), model=heads(256, 4, 1)),
+    Case("window of 33", lengths=(140, 33), model=window(33)),
+    Case("window of 600 over parts", lengths=(1140, 601), model=window(600)),
+)
+CASES += tuple(
+    dataclasses.replace(case, codec=codec, first=4 * i)
+    for i, case in enumerate(QUANTISED)
+    for codec in ("int8", "int4", "k8v4", "auto")
+    if codec != "k8v4" or i < 2  # nothing that the others do not have
+)
+
+
 @functools.cache
 def model_file(case: Case) -> GGUFFile:
     with tempfile.TemporaryDirectory() as folder:
@@ -147,7 +179,7 @@ def twin(case: Case) -> tuple[Float32, Pages]:
     """Logits and pages of the NumPy forward pass."""
     file = model_file(case)
     spec = read_spec(file)
-    layout = KVLayout.of(spec, case.page_size)
+    layout = case.layout(spec)
     weights = {
         name: reference.matrix(int(info.type), file.data(name), *(1, *info.shape)[-2:])
         for name, info in file.tensors.items()
@@ -186,12 +218,12 @@ def steps(whole: BatchInput, alone: int) -> Iterator[tuple[Ints, BatchInput]]:
 
 
 @pytest.mark.parametrize("alone", [0, 2], ids=["at once", "last rows singly"])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_engine_and_twin_are_equal(case: Case, alone: int, isa: str) -> None:
     logits, pages = twin(case)
     file = model_file(case)
     spec = read_spec(file)
-    layout = KVLayout.of(spec, case.page_size)
+    layout = case.layout(spec)
     pool = PagePool(layout, len(pages))
     pool.data[:] = unwritten(layout, case)
     rows = sum(case.lengths)
@@ -207,3 +239,14 @@ def test_engine_and_twin_are_equal(case: Case, alone: int, isa: str) -> None:
     for where, batch in steps(case.batch(spec), alone):
         np.testing.assert_array_equal(runner.run(batch), logits[where])
     np.testing.assert_array_equal(pool.data, pages)
+
+
+def test_the_cases_have_every_mixture_of_codecs() -> None:
+    pairs = set()
+    for case in CASES:
+        layout = case.layout(read_spec(model_file(case)))
+        for layer, kind, head in layout.planes():
+            if kind == "key":
+                value = layout.plane_codec(layer, "value", head)
+                pairs.add((layout.plane_codec(layer, kind, head).name, value.name))
+    assert len(pairs) == MIXTURES

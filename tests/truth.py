@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import pydoc_data.topics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from kvreuse.config import EngineConfig
+from kvreuse.kv.codec import BF16, KVCodec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
+from kvreuse.model.decoder import StepLimits
 from kvreuse.model.gguf import GGUFFile, read_spec
 from kvreuse.model.tokenizer import Tokenizer
 from kvreuse.request import BatchInput, Float32Array
-from kvreuse.runner import load_runner
+from kvreuse.runner import ModelRunner, load_runner
 
 from .oracle import Comparison, Fidelity, Oracle
 
@@ -42,13 +45,27 @@ class EngineModel:
             isa=isa,
         )
         with GGUFFile(path) as file:
-            spec = read_spec(file)
-            layout = KVLayout.of(spec, config.page_size)
+            self.spec = read_spec(file)
             self.tokenizer = Tokenizer.from_gguf(file)
-            self._pool = PagePool(layout, layout.pages_for(max_tokens))
-            self._runner = load_runner(file, spec, layout, self._pool, config)
-        self._table = np.arange(self._pool.num_pages, dtype=np.int32)[None]
+            self._pool = self._take_pool(BF16, max_tokens)
+            self._runner = load_runner(file, self.spec, self._pool.layout, self._pool, config)
         self.max_tokens = max_tokens
+
+    def _take_pool(self, codec: KVCodec, max_tokens: int) -> PagePool:
+        """Pages for one text."""
+        layout = KVLayout.of(self.spec, codec=codec)
+        pool = PagePool(layout, layout.pages_for(max_tokens))
+        self._table = np.arange(pool.num_pages, dtype=np.int32)[None]
+        return pool
+
+    def with_codec(self, codec: KVCodec) -> EngineModel:
+        """The same weights over pages of another codec."""
+        other = copy.copy(self)
+        other._pool = other._take_pool(codec, self.max_tokens)
+        limits = StepLimits(ROWS_AT_ONCE, ROWS_AT_ONCE, ROWS_AT_ONCE, self.max_tokens)
+        runner = self._runner
+        other._runner = ModelRunner(self.spec, runner.weights, runner.kernels, other._pool, limits)
+        return other
 
     def encode(self, text: str) -> list[int]:
         """The first ``max_tokens`` tokens of ``text``."""
@@ -74,11 +91,20 @@ class EngineModel:
 
 def measure(oracle: Oracle, engine: EngineModel, token_ids: Sequence[int]) -> Fidelity:
     """How close the engine is to the oracle at the positions of one text."""
-    comparison = Comparison()
+    return measure_all(oracle, {"": engine}, token_ids)[""]
+
+
+def measure_all(
+    oracle: Oracle, engines: Mapping[str, EngineModel], token_ids: Sequence[int]
+) -> dict[str, Fidelity]:
+    """How close each of several engines is; the oracle, which is slow, goes over the text once."""
+    comparisons = {name: Comparison() for name in engines}
+    logits = {name: engine.logits(token_ids) for name, engine in engines.items()}
     start = 0
-    chunks = zip(oracle.chunks(token_ids, ROWS_AT_ONCE), engine.logits(token_ids), strict=True)
-    for truth, logits in chunks:
-        end = start + len(logits)
-        comparison.update(truth, logits, token_ids[start + 1 : end + 1])
+    for truth in oracle.chunks(token_ids, ROWS_AT_ONCE):
+        end = start + len(truth)
+        for name, comparison in comparisons.items():
+            comparison.update(truth, next(logits[name]), token_ids[start + 1 : end + 1])
         start = end
-    return comparison.result()
+    assert start == len(token_ids)
+    return {name: comparison.result() for name, comparison in comparisons.items()}

@@ -1,86 +1,150 @@
 // The attention kernel: decode, prefill, chunked prefill and shared prefixes are items of one kind.
 //
-// An item is (kv head, parts of 512 tokens, all query rows that see exactly these pages). Its rows are handled in blocks
-// that fit the registers; keys and values come from pages only, those written in this same step included.
+// An item is (kv head, parts of 512 tokens, query rows); its spans say which of the rows find which tokens in the same pages:
+// those are read once. Rows are handled in blocks that fit the registers; keys and values come from pages only, those written in
+// this same step included.
 #pragma once
 
 namespace KVR_ISA {
 
-// R rows against one step.
-template <int R> INL void step_rows(const StepTiles &tiles, const AttendSpace &space, int hd, int row) {
-  F s[R][4], pair[R][2];
+// Scores s[r] of R rows with the 64 tokens of a step.
+template <int R, Codec K> static void score_step(const StepTiles &tiles, const float *q, int hd, F (*s)[4]) {
+  F pair[R][2];
   UNROLL for (int tile = 0; tile < 2; tile++) {
     const bool here = tile < tiles.count;
-    if (here) score_tile<R>(tiles.keys[tile], hd, space.q + (size_t)row * hd, hd, tiles.next_keys[tile], pair);
+    if (here && K == Codec::BF16) score_tile<R>(tiles.keys[tile], hd, q, hd, tiles.next_keys[tile], pair);
+    if (here && K == Codec::INT8) score_tile_8<R>(tiles.keys[tile], hd, q, tiles.next_keys[tile], pair);
+    if (here && K == Codec::INT4) score_tile_4<R>(tiles.keys[tile], hd, q, tiles.next_keys[tile], pair);
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int h = 0; h < 2; h++) s[r][2 * tile + h] = here ? pair[r][h] : set1(MASKED);
   }
-  UNROLL for (int r = 0; r < R; r++) {
+}
+
+// o[r] += p[r] V of R rows over the 64 tokens of a step.
+template <int R, Codec V> static void value_step(const StepTiles &tiles, int hd, const F (*p)[4], float *weights, float *o) {
+  if (V == Codec::INT8) value_step_8<R>(tiles, hd, p, o, hd);
+  if (V == Codec::INT4) value_step_4<R>(tiles, hd, p, o, hd);
+  if (V != Codec::BF16) return;
+  for (int r = 0; r < R; r++)
+    UNROLL for (int i = 0; i < 4; i++) store(weights + r * kvr::STEP_TOKENS + 16 * i, round_bf16(p[r][i]));
+  for (int tile = 0; tile < tiles.count; tile++)
+    value_tile<R>(tiles.values[tile], hd, weights + tile * kvr::TILE_TOKENS, kvr::STEP_TOKENS, tiles.next_values[tile], o, hd);
+}
+
+// What a head's codecs come down to, for 1 to ATTEND_ROWS rows.
+using ScoreStep = void (*)(const StepTiles &, const float *, int, F (*)[4]);
+using ValueStep = void (*)(const StepTiles &, int, const F (*)[4], float *, float *);
+struct StepKernels {
+  ScoreStep scores[ATTEND_ROWS];
+  ValueStep values[ATTEND_ROWS];
+};
+template <Codec C, int R = ATTEND_ROWS> INL void choose_scores(StepKernels &kernels) {
+  kernels.scores[R - 1] = score_step<R, C>;
+  if constexpr (R > 1) choose_scores<C, R - 1>(kernels);
+}
+template <Codec C, int R = ATTEND_ROWS> INL void choose_values(StepKernels &kernels) {
+  kernels.values[R - 1] = value_step<R, C>;
+  if constexpr (R > 1) choose_values<C, R - 1>(kernels);
+}
+static StepKernels step_kernels(Codec keys, Codec values) {
+  StepKernels kernels;
+  switch (keys) {
+    case Codec::BF16: choose_scores<Codec::BF16>(kernels); break;
+    case Codec::INT8: choose_scores<Codec::INT8>(kernels); break;
+    case Codec::INT4: choose_scores<Codec::INT4>(kernels);
+  }
+  switch (values) {
+    case Codec::BF16: choose_values<Codec::BF16>(kernels); break;
+    case Codec::INT8: choose_values<Codec::INT8>(kernels); break;
+    case Codec::INT4: choose_values<Codec::INT4>(kernels);
+  }
+  return kernels;
+}
+
+// A few rows against one step.
+INL void step_block(const StepKernels &kernels, const StepTiles &tiles, const AttendSpace &space, int hd, int row, int rows) {
+  F s[ATTEND_ROWS][4];
+  float *o = space.values + (size_t)row * hd;
+  kernels.scores[rows - 1](tiles, space.q + (size_t)row * hd, hd, s);
+  for (int r = 0; r < rows; r++) {
     mask_step(s[r], space.starts[row + r] - tiles.t0, space.limits[row + r] - tiles.t0);
     F sums = load(space.sums + (size_t)(row + r) * 16);
     const float scale = softmax_step(s[r], space.maxima[row + r], sums);
     store(space.sums + (size_t)(row + r) * 16, sums);
-    if (scale != 1.f) {
-      float *o = space.values + (size_t)(row + r) * hd;
-      for (int d = 0; d < hd; d += 16) store(o + d, mul(load(o + d), set1(scale)));
-    }
-    UNROLL for (int i = 0; i < 4; i++) store(space.weights + r * kvr::STEP_TOKENS + 16 * i, round_bf16(s[r][i]));
+    if (scale != 1.f) for (int d = r * hd; d < (r + 1) * hd; d += 16) store(o + d, mul(load(o + d), set1(scale)));
   }
-  for (int tile = 0; tile < tiles.count; tile++)
-    value_tile<R>(tiles.values[tile], hd, space.weights + tile * kvr::TILE_TOKENS, kvr::STEP_TOKENS, tiles.next_values[tile],
-                  space.values + (size_t)row * hd, hd);
+  kernels.values[rows - 1](tiles, hd, s, space.weights, o);
 }
 
-static void step_block(const StepTiles &tiles, const AttendSpace &space, int hd, int row, int rows) {
-  switch (rows) {
-#define CASE(R) case R: step_rows<(R <= ATTEND_ROWS ? R : 1)>(tiles, space, hd, row); break;
-    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
-#undef CASE
-  }
-}
-
-// All rows over the tokens [begin, end) of one part.
-static void attend_part(const ItemPages &pages, const AttendSpace &space, int rows, int begin, int end) {
+// The rows [row, row + rows) of an item over the tokens [begin, end), which lie in one part.
+static void attend_span(const ItemPages &pages, const StepKernels &kernels, const AttendSpace &space, int row, int rows, int begin, int end) {
   const int hd = pages.args.kv.head_dim, blocks = (rows + ATTEND_ROWS - 1) / ATTEND_ROWS;
-  for (int r = 0; r < rows; r++) {
+  int longest = 0, earliest = 0x7fffffff;
+  for (int r = row; r < row + rows; r++) {
+    longest = space.limits[r] > longest ? space.limits[r] : longest;
+    earliest = space.starts[r] < earliest ? space.starts[r] : earliest;
+  }
+  if (earliest > begin) begin += (earliest - begin) / kvr::STEP_TOKENS * kvr::STEP_TOKENS;
+  if (longest < end) end = longest;
+  if (pages.keys == Codec::BF16 && pages.values == Codec::BF16 && tiled_span(pages, space, row, rows, begin, end)) return;
+  for (int t0 = begin; t0 < end; t0 += kvr::STEP_TOKENS) {
+    StepTiles tiles = step_tiles(pages, t0, end, space.tile);
+    for (int b = 0; b < blocks; b++) {
+      const int from = row + rows * b / blocks, n = row + rows * (b + 1) / blocks - from;
+      if (!sees(space, from, n, t0)) continue;
+      step_block(kernels, tiles, space, hd, from, n);
+      fetched(tiles);
+    }
+  }
+}
+
+// All rows of an item over the part from `begin`.
+static void attend_part(ItemPages &pages, const StepKernels &kernels, const AttendSpace &space, const kvr::AttendItem &item, int begin) {
+  const int hd = pages.args.kv.head_dim, group = pages.args.kv.group_size, end = begin + kvr::PART_TOKENS;
+  for (int r = 0; r < space.rows; r++) {
     store(space.sums + (size_t)r * 16, zero());
     space.maxima[r] = LOWEST;
     for (int d = 0; d < hd; d += 16) store(space.values + (size_t)r * hd + d, zero());
   }
-  if (tiled_part(pages, space, rows, begin, end)) return;
-  for (int t0 = begin; t0 < end; t0 += kvr::STEP_TOKENS) {
-    const StepTiles tiles = step_tiles(pages, t0, end, space.tile);
-    for (int b = 0; b < blocks; b++) {
-      const int row = rows * b / blocks, n = rows * (b + 1) / blocks - row;
-      if (sees(space, row, n, t0)) step_block(tiles, space, hd, row, n);
-    }
+  for (int i = item.span_begin; i < item.span_end; i++) {
+    const kvr::AttendSpan &span = pages.args.spans[i];
+    const int from = span.begin > begin ? span.begin : begin, to = span.end < end ? span.end : end;
+    pages.seq = span.seq;
+    pages.kv_len = pages.args.step.kv_len[span.seq];
+    if (from < to) attend_span(pages, kernels, space, span.first * group, span.count * group, from, to);
   }
+}
+
+// Fetches the queries of an item; returns the first position that any row sees.
+static int gather_rows(const ItemPages &pages, const AttendSpace &space, const kvr::AttendItem &item) {
+  const kvr::AttendArgs &args = pages.args;
+  const int hd = args.kv.head_dim, group = args.kv.group_size;
+  int earliest = 0x7fffffff;
+  for (int r = 0; r < space.rows; r++) {
+    const int token = args.row_list[item.first + r / group], limit = args.step.positions[token] + 1;
+    const int start = args.window && limit > args.window ? limit - args.window : 0;
+    const float *q = args.queries + (((size_t)token * args.kv.kv_heads + pages.kv_head) * group + r % group) * hd;
+    float *to = space.q + (size_t)r * hd;
+    space.starts[r] = start;
+    space.limits[r] = limit;
+    earliest = start < earliest ? start : earliest;
+    if (pages.keys != Codec::BF16) quantise_query(q, hd, to);
+    else for (int d = 0; d < hd; d += 16) store(to + d, load(q + d));
+  }
+  return earliest;
 }
 
 static void attend(const kvr::AttendArgs &args, const kvr::AttendItem &item, int kv_head) {
   const int hd = args.kv.head_dim, group = args.kv.group_size, rows = item.count * group;
   const size_t heads = (size_t)args.kv.kv_heads * group;
   const AttendSpace space = carve(args.scratch, rows, hd);
-  int longest = 0, earliest = 0x7fffffff;
-  for (int i = 0; i < item.count; i++) {
-    const int token = args.row_list[item.first + i], limit = args.step.positions[token] + 1;
-    const int start = args.window && limit > args.window ? limit - args.window : 0;
-    longest = limit > longest ? limit : longest;
-    earliest = start < earliest ? start : earliest;
-    for (int g = 0; g < group; g++) {
-      const float *q = args.queries + ((size_t)token * heads + (size_t)kv_head * group + g) * hd;
-      space.starts[i * group + g] = start;
-      space.limits[i * group + g] = limit;
-      for (int d = 0; d < hd; d += 16) store(space.q + (size_t)(i * group + g) * hd + d, load(q + d));
-    }
-  }
-  const ItemPages pages = {args, item.seq, kv_head, args.step.kv_len[item.seq]};
-  const int first_part = earliest / kvr::PART_TOKENS;
+  ItemPages pages = {args, 0, kv_head, 0, args.kv.plane(args.layer, false, kv_head).codec, args.kv.plane(args.layer, true, kv_head).codec};
+  const StepKernels kernels = step_kernels(pages.keys, pages.values);
+  const int first_part = gather_rows(pages, space, item) / kvr::PART_TOKENS;
   for (int p = first_part > item.part_begin ? first_part : item.part_begin; p < item.part_end; p++) {
-    const int begin = p * kvr::PART_TOKENS, end = longest < begin + kvr::PART_TOKENS ? longest : begin + kvr::PART_TOKENS;
-    const int skipped = earliest > begin ? (earliest - begin) / kvr::STEP_TOKENS * kvr::STEP_TOKENS : 0;
-    attend_part(pages, space, rows, begin + skipped, end);
+    const int begin = p * kvr::PART_TOKENS;
+    attend_part(pages, kernels, space, item, begin);
     for (int r = 0; r < rows; r++) {
-      if (space.limits[r] <= begin || space.starts[r] >= end) continue;
+      if (space.limits[r] <= begin || space.starts[r] >= begin + kvr::PART_TOKENS) continue;
       const float sum = sum16(load(space.sums + (size_t)r * 16)), *values = space.values + (size_t)r * hd;
       if (item.split) {
         const int token = args.row_list[item.first + r / group];
@@ -94,8 +158,9 @@ static void attend(const kvr::AttendArgs &args, const kvr::AttendItem &item, int
   if (item.split) return;
   for (int r = 0; r < rows; r++) {
     const int token = args.row_list[item.first + r / group];
-    finish_row(space.totals[r], space.merged + (size_t)r * hd, hd,
-               args.out + (size_t)token * args.out_stride + ((size_t)kv_head * group + r % group) * hd);
+    float *out = args.out + (size_t)token * args.out_stride + ((size_t)kv_head * group + r % group) * hd;
+    finish_row(space.totals[r], space.merged + (size_t)r * hd, hd, out);
+    if (args.rotated_values) hadamard(out, hd);
   }
 }
 
@@ -110,7 +175,9 @@ static void merge(const kvr::AttendArgs &args, int row, int parts) {
       const float *from = args.partials + ((size_t)(args.partial_base[row] + p) * heads + h) * (hd + 2);
       merge_part(total, values, p == first, from[hd], from[hd + 1], from, hd);
     }
-    finish_row(total, values, hd, args.out + (size_t)row * args.out_stride + (size_t)h * hd);
+    float *out = args.out + (size_t)row * args.out_stride + (size_t)h * hd;
+    finish_row(total, values, hd, out);
+    if (args.rotated_values) hadamard(out, hd);
   }
 }
 

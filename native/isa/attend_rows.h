@@ -26,7 +26,7 @@ template <int R> INL void score_tile(const uint8_t *tile, int head_dim, const fl
           const size_t at = base + (size_t)h * head_dim * 32 + i * 64;
           const I pair = iload(tile + at);
           const F ke = even_bf16(pair), ko = odd_bf16(pair);
-          if (R <= 4) prefetch_l2(next + at);
+          if (R <= 4 || next != tile) prefetch_l2(next + at);
           UNROLL for (int r = 0; r < R; r++) {
             even[r][h] = fma(ke, set1(q[r * stride + d + 2 * i]), even[r][h]);
             odd[r][h] = fma(ko, set1(q[r * stride + d + 2 * i + 1]), odd[r][h]);
@@ -46,7 +46,7 @@ template <int R, int C> INL void value_columns(const uint8_t *tile, const float 
     UNROLL for (int c = 0; c < C; c++) {
       const I pair = iload(tile + (size_t)c * 1024 + i * 64);
       const F ve = even_bf16(pair), vo = odd_bf16(pair);
-      if (R <= 4) prefetch_l2(next + (size_t)c * 1024 + i * 64);
+      if (R <= 4 || next != tile) prefetch_l2(next + (size_t)c * 1024 + i * 64);
       UNROLL for (int r = 0; r < R; r++) {
         even[r][c] = fma(ve, set1(p[r * p_stride + 2 * i]), even[r][c]);
         odd[r][c] = fma(vo, set1(p[r * p_stride + 2 * i + 1]), odd[r][c]);

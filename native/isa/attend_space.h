@@ -7,7 +7,8 @@ struct Merged { float maximum, sum; };  // a row's running result over parts; it
 
 // This thread's working space for one item, carved from one buffer. Rows are (token, head of the group) pairs.
 struct AttendSpace {
-  float *q;        // [row][head_dim]
+  int rows;
+  float *q;        // [row][head_dim], or integers in their place (attend_int.h)
   float *values;   // [row][head_dim]: of the part in hand
   float *merged;   // [row][head_dim]: of the parts before
   float *sums;     // [row][16]
@@ -18,10 +19,11 @@ struct AttendSpace {
   uint8_t *tile;   // a value tile whose unwritten tokens are zeroed
 };
 
-// Where the keys and values of one item lie.
+// Where the keys and values of a span lie, and how they are stored.
 struct ItemPages {
   const kvr::AttendArgs &args;
   int seq, kv_head, kv_len;
+  Codec keys, values;
 };
 
 INL const uint8_t *token_tile(const ItemPages &pages, int token, bool value) {
@@ -41,7 +43,7 @@ INL const uint8_t *written_values(const uint8_t *tile, int written, int head_dim
   return copy;
 }
 
-// The one or two tiles of a step of 64 tokens, and those of the next step: fetched a whole step ahead.
+// The one or two tiles of a step of 64 tokens, and those of the next step, to be fetched a whole step ahead; or those of this one: nothing is to be fetched.
 struct StepTiles {
   int t0, count;
   const uint8_t *keys[2], *values[2], *next_keys[2], *next_values[2];
@@ -57,13 +59,19 @@ INL StepTiles step_tiles(const ItemPages &pages, int t0, int end, uint8_t *copy)
     tiles.values[i] = token_tile(pages, token, true);
     tiles.next_keys[i] = later < pages.kv_len ? token_tile(pages, later, false) : tiles.keys[i];
     tiles.next_values[i] = later < pages.kv_len ? token_tile(pages, later, true) : tiles.values[i];
-    tiles.values[i] = written_values(tiles.values[i], pages.kv_len - token, pages.args.kv.head_dim, copy);
+    if (pages.values == Codec::BF16) tiles.values[i] = written_values(tiles.values[i], pages.kv_len - token, pages.args.kv.head_dim, copy);
   }
   return tiles;
 }
 
+// The first block of rows has fetched the next step's tiles; the others need not.
+INL void fetched(StepTiles &tiles) {
+  for (int i = 0; i < tiles.count; i++) tiles.next_keys[i] = tiles.keys[i], tiles.next_values[i] = tiles.values[i];
+}
+
 INL AttendSpace carve(float *scratch, int rows, int head_dim) {
   AttendSpace s;
+  s.rows = rows;
   rows = (rows + 15) / 16 * 16;  // every array starts on a cache line
   s.q = scratch;
   s.values = s.q + (size_t)rows * head_dim;

@@ -12,7 +12,7 @@ INL I round_int(F x) { return isub(as_int(add(x, set1(ROUND))), as_int(set1(ROUN
 // 2^t for t <= 126; exactly 0 below -125. Largest relative error 1.6e-7.
 // Coefficients: minimax in relative error over [-0.5, 0.5], the constant fixed at 1.
 INL F exp2(F t) {
-  F u = max(t, set1(-126.f));
+  F u = max(set1(-126.f), t);  // in this order: what is no number stays none
   F shifted = add(u, set1(ROUND));
   F f = sub(u, sub(shifted, set1(ROUND)));
   F p = set1(0x1.5bba08p-10f);

@@ -1,7 +1,4 @@
-// Rotary embedding of queries and keys, and the one place where keys and values are written into pages.
-//
-// A tile of 32 tokens, bf16: keys [2 halves of 16 tokens][head_dim / 2][16 tokens][2 channels],
-// values [head_dim / 16][16 token pairs][16 channels][2 tokens]. Both are the operands of a bf16 tile product.
+// From a linear's output to queries, and to keys and values in pages: bias, norm, rotary embedding, transform.
 #pragma once
 
 namespace KVR_ISA {
@@ -30,31 +27,36 @@ INL const float *prepare_head(const float *x, const float *bias, const float *no
 // Where the tile of a position lies in the plane of (layer, K or V, head).
 INL uint8_t *tile_at(const kvr::KVGeometry &kv, const kvr::StepRows &step, int seq, int position, int layer, bool value, int head) {
   const int32_t page = step.tables[(size_t)seq * step.table_stride + position / kv.page_size];
-  return kv.pool + (size_t)page * kv.page_bytes + (size_t)layer * kv.layer_bytes +
-         (size_t)(value ? kv.kv_heads + head : head) * kv.plane_bytes +
-         (size_t)(position % kv.page_size / kvr::TILE_TOKENS) * kv.tile_bytes;
+  const kvr::Plane &plane = kv.plane(layer, value, head);
+  return kv.pool + (size_t)page * kv.page_bytes + plane.offset +
+         (size_t)(position % kv.page_size / kvr::TILE_TOKENS) * plane.tile_bytes;
 }
 
-static void encode_key(const float *k, int head_dim, int token, uint8_t *tile) {
-  uint32_t *to = (uint32_t *)tile + (size_t)(token / 16) * head_dim * 8 + token % 16;
+// A rotated key, in place, as its page stores it.
+INL void transform_key(const kvr::Transform &t, int head, int head_dim, float *k) {
+  const size_t at = (size_t)head * head_dim;
+  if (t.constant) for (int d = 0; d < head_dim; d += 16) store(k + d, sub(load(k + d), load(t.constant + at + d)));
+  if (t.inverse) for (int d = 0; d < head_dim; d += 16) store(k + d, mul(load(k + d), load(t.inverse + at + d)));
+  if (t.rotate_keys) hadamard(k, head_dim);
+}
+
+// A rotated query of a KV head, scaled, as its keys want it. Only keys in bf16 want queries in bf16.
+INL void transform_query(const kvr::Transform &t, int head, int head_dim, float query_scale, bool rounded, float *q) {
+  const float *scale = t.scale ? t.scale + (size_t)head * head_dim : nullptr;
   for (int d = 0; d < head_dim; d += 16) {
-    int32_t bits[16];
-    istore(bits, bf16_bits(load(k + d)));
-    for (int i = 0; i < 16; i += 2) to[(size_t)(d + i) / 2 * 16] = (uint32_t)bits[i] | (uint32_t)bits[i + 1] << 16;
+    const F x = mul(load(q + d), set1(query_scale));
+    store(q + d, scale ? mul(x, load(scale + d)) : x);
   }
-}
-
-static void encode_value(const float *v, int head_dim, int token, uint8_t *tile) {
-  for (int d = 0; d < head_dim; d += 16)
-    store_even_u16((uint16_t *)tile + (size_t)d * 32 + token / 2 * 32 + token % 2, bf16_bits(load(v + d)));
+  if (t.rotate_keys) hadamard(q, head_dim);
+  if (rounded) for (int d = 0; d < head_dim; d += 16) store(q + d, round_bf16(load(q + d)));
 }
 
 // Rows of `qkv` are [heads * head_dim | kv_heads * head_dim | kv_heads * head_dim].
 static void rotate_encode(const kvr::KVGeometry &kv, const kvr::StepRows &step, const kvr::HeadInputs &input,
-                          const kvr::Rotary &rope, int layer, float query_scale, const float *qkv, size_t qkv_stride,
-                          float *queries, int row_begin, int row_end) {
+                          const kvr::Rotary &rope, const kvr::Transform &transform, int layer, float query_scale, const float *qkv,
+                          size_t qkv_stride, float *queries, int row_begin, int row_end) {
   const int hd = kv.head_dim, heads = kv.kv_heads * kv.group_size, half = rope.dims / 2;
-  float space[256], rotated[256];
+  float space[256], row_of_head[256];
   for (int row = row_begin; row < row_end; row++) {
     const float *x = qkv + (size_t)row * qkv_stride;
     const int position = step.positions[row], seq = step.row_seq[row], token = position % kvr::TILE_TOKENS;
@@ -63,14 +65,22 @@ static void rotate_encode(const kvr::KVGeometry &kv, const kvr::StepRows &step, 
       return prepare_head(x + h * hd, input.bias ? input.bias + h * hd : nullptr, norm, input.eps, hd, space);
     };
     for (int h = 0; h < heads; h++) {
+      const int kv_head = h / kv.group_size;
       float *q = queries + ((size_t)row * heads + h) * hd;
-      rotate_head(head(h, input.q_norm), c, s, rope.dims, hd, rope.interleaved, rotated);
-      for (int i = 0; i < hd; i += 16) store(q + i, round_bf16(mul(load(rotated + i), set1(query_scale))));
+      rotate_head(head(h, input.q_norm), c, s, rope.dims, hd, rope.interleaved, q);
+      transform_query(transform, kv_head, hd, query_scale, kv.plane(layer, false, kv_head).codec == Codec::BF16, q);
     }
     for (int h = 0; h < kv.kv_heads; h++) {
-      rotate_head(head(heads + h, input.k_norm), c, s, rope.dims, hd, rope.interleaved, rotated);
-      encode_key(rotated, hd, token, tile_at(kv, step, seq, position, layer, false, h));
-      encode_value(head(heads + kv.kv_heads + h, nullptr), hd, token, tile_at(kv, step, seq, position, layer, true, h));
+      rotate_head(head(heads + h, input.k_norm), c, s, rope.dims, hd, rope.interleaved, row_of_head);
+      transform_key(transform, h, hd, row_of_head);
+      encode_row(row_of_head, hd, token, kv.plane(layer, false, h), false, tile_at(kv, step, seq, position, layer, false, h));
+      const float *v = head(heads + kv.kv_heads + h, nullptr);
+      if (transform.rotate_values) {
+        for (int d = 0; d < hd; d += 16) store(row_of_head + d, load(v + d));
+        hadamard(row_of_head, hd);
+        v = row_of_head;
+      }
+      encode_row(v, hd, token, kv.plane(layer, true, h), true, tile_at(kv, step, seq, position, layer, true, h));
     }
   }
 }

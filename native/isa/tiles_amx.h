@@ -140,6 +140,7 @@ static double tile_multiply_bf16(int64_t iterations) {
 struct TileRows {
   const AttendSpace &space;
   int row, count, head_dim;        // rows [row, row + count) of the item
+  float *values;                   // theirs, [16][head_dim]: of all 16 something is read and written
   uint16_t *q;                     // [16][head_dim] bf16
   float *scores;                   // [2][16][64], of this step and the next
   uint16_t *weights;               // [2 tiles][16][32] bf16
@@ -181,13 +182,14 @@ INL bool weigh_tiles(const TileRows &t, const StepTiles &tiles, const float *sco
 INL void scale_values(const TileRows &t, const float *scales) {
   for (int r = 0; r < t.count; r++) {
     if (scales[r] == 1.f) continue;
-    float *o = t.space.values + (size_t)(t.row + r) * t.head_dim;
+    float *o = t.values + (size_t)r * t.head_dim;
     for (int d = 0; d < t.head_dim; d += 16) store(o + d, mul(load(o + d), set1(scales[r])));
   }
 }
 
-// values += weights V, for 32 or 64 channels from d. `values`: 16 rows that may be written, head_dim floats apart.
-INL void value_tiles(const TileRows &t, const StepTiles &tiles, float *values, int d) {
+// values += weights V, for 32 or 64 channels from d.
+INL void value_tiles(const TileRows &t, const StepTiles &tiles, int d) {
+  float *values = t.values;
   const size_t stride = (size_t)t.head_dim * 4;
   const bool four = t.head_dim - d >= 64;
   TILE_LOAD(0, values + d, stride);
@@ -237,21 +239,27 @@ static void attend_tile_rows(const ItemPages &pages, TileRows &t, int begin, int
     }
     float scales[16];
     if (weigh_tiles(t, tiles, t.scores + i * 1024, scales)) scale_values(t, scales);
-    for (int d = 0; d < t.head_dim; d += 64) value_tiles(t, tiles, t.space.values + (size_t)t.row * t.head_dim, d);
+    for (int d = 0; d < t.head_dim; d += 64) value_tiles(t, tiles, d);
     tiles = next;
   }
 }
 
-// All rows of an item over one part; false: too few rows, or a head_dim that does not fill tiles. The arrays of `space` are padded to a multiple of 16 rows.
-INL bool tiled_part(const ItemPages &pages, const AttendSpace &space, int rows, int begin, int end) {
+// The rows [row, row + rows) of an item over the tokens [begin, end); false: too few rows, or a head_dim that does not fill tiles.
+// The arrays of `space` are padded to a multiple of 16 rows. Rows of others that would fill up a tile are kept out of it.
+INL bool tiled_span(const ItemPages &pages, const AttendSpace &space, int row, int rows, int begin, int end) {
   const int hd = pages.args.kv.head_dim;
   if (rows < FEWEST_TILED_ROWS || hd % 32) return false;
   use_tiles(&attend_tiles);
   alignas(64) uint16_t q[16 * 256], weights[2 * 512];
-  alignas(64) float scores[2 * 1024];
-  for (int row = 0; row < rows; row += 16) {
-    TileRows t = {space, row, rows - row < 16 ? rows - row : 16, hd, q, scores, weights};
+  alignas(64) float scores[2 * 1024], apart[16 * 256];
+  for (int last = row + rows; row < last; row += 16) {
+    const int count = last - row < 16 ? last - row : 16, floats = count * hd;
+    float *values = space.values + (size_t)row * hd;
+    const bool alone = count == 16 || (last == space.rows && row % 16 == 0);
+    TileRows t = {space, row, count, hd, alone ? values : apart, q, scores, weights};
+    if (!alone) for (int i = 0; i < 16 * hd; i += 16) store(apart + i, i < floats ? load(values + i) : zero());
     attend_tile_rows(pages, t, begin, end);
+    if (!alone) for (int i = 0; i < floats; i += 16) store(values + i, load(apart + i));
   }
   return true;
 }

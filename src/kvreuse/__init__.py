@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kvreuse.llm import LLM
     from kvreuse.outputs import CompletionOutput, RequestOutput
     from kvreuse.sampling_params import SamplingParams
+    from kvreuse.structured_outputs import StructuredOutputs
 
 __all__ = [
     "LLM",
@@ -24,6 +25,7 @@ __all__ = [
     "RequestOutput",
     "Retention",
     "SamplingParams",
+    "StructuredOutputs",
 ]
 
 _HOMES = {
@@ -31,6 +33,7 @@ _HOMES = {
     "AsyncEngine": "kvreuse.async_engine",
     "EngineConfig": "kvreuse.config",
     "SamplingParams": "kvreuse.sampling_params",
+    "StructuredOutputs": "kvreuse.structured_outputs",
     "RequestOutput": "kvreuse.outputs",
     "CompletionOutput": "kvreuse.outputs",
     "Retention": "kvreuse.kv.retention",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvreuse.detokenize import TextStream
+from kvreuse.guide.guide import Guide
 from kvreuse.model.tokenizer import IncrementalDecoder, Tokenizer
 from kvreuse.outputs import FinishReason, Logprob
 from kvreuse.request import Float32Array, Request
@@ -13,11 +14,13 @@ class Answer:
     """The answer to one admitted request, grown by one token a call.
 
     Of the ways to end the first that applies counts: a token of ``stop_token_ids`` or of the end
-    of sequence, a stop text, the number of tokens.
+    of sequence, a stop text, the end of its form, the number of tokens. One whose form can be
+    followed no further is aborted, and ``stop_reason`` says why.
     """
 
     __slots__ = (
         "_eos_ids",
+        "_guide",
         "_sampler",
         "_stop_ids",
         "_text",
@@ -28,7 +31,13 @@ class Answer:
     )
 
     def __init__(
-        self, request: Request, tokenizer: Tokenizer | None, *, vocab_size: int, engine_seed: int
+        self,
+        request: Request,
+        tokenizer: Tokenizer | None,
+        *,
+        vocab_size: int,
+        engine_seed: int,
+        guide: Guide | None = None,
     ) -> None:
         """Without a tokenizer there is no text, no end of sequence and no stop text."""
         params = request.params
@@ -36,6 +45,7 @@ class Answer:
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self._tokenizer = tokenizer
+        self._guide = guide
         eos = tokenizer.eos_token_ids if tokenizer and not params.ignore_eos else ()
         self._eos_ids = frozenset(eos)
         self._stop_ids = frozenset(params.stop_token_ids or ())
@@ -46,6 +56,7 @@ class Answer:
             stop_ids=tuple(self._eos_ids | self._stop_ids),
             engine_seed=engine_seed,
             request_id=request.request_id,
+            guide=guide,
         )
         self._text: TextStream | None = None
         if tokenizer is not None:
@@ -92,6 +103,10 @@ class Answer:
         if stream is not None and stream.stopped_by is not None:
             self.finish_reason = "stop"
             self.stop_reason = stream.stopped_by
+        elif self._guide is not None and self._guide.failure is not None:
+            self.finish_reason, self.stop_reason = "abort", self._guide.failure
+        elif self._guide is not None and self._guide.complete:
+            self.finish_reason = "stop"
         elif self.request.num_generated_tokens >= self.request.max_tokens:
             self.finish_reason = "length"
         return text

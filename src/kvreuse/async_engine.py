@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from kvreuse.engine import Engine
 from kvreuse.errors import RequestError
-from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
-from kvreuse.outputs import Delta
+from kvreuse.inbox import Inbox, deliver, settle
+from kvreuse.outputs import Delta, RequestOutput
 from kvreuse.request import Int32Array
 from kvreuse.sampling_params import SamplingParams
 
-Inbox = asyncio.Queue[Delta | BaseException]
+T = TypeVar("T")
+OnStep = Callable[[Sequence[Delta]], None]
+OnEnd = Callable[[RequestOutput], None]
 
 
 class AsyncEngine:
@@ -30,13 +33,26 @@ class AsyncEngine:
 
     The engine's thread takes orders between steps and sleeps where there is nothing to do. Enter it
     on a running event loop, and use it on that one.
+
+    Where a step fails, the requests in it are served one by one until each has been in a step of
+    its own: only the one that fails by itself ends with the error.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(
+        self, engine: Engine, *, on_step: OnStep | None = None, on_end: OnEnd | None = None
+    ) -> None:
+        """``on_step`` sees the deltas of every step, in the engine's thread, and must be quick.
+
+        ``on_end`` gets what there is of every request that ends, also one that was aborted or
+        failed, on the event loop.
+        """
         self._engine = engine
+        self._on_step, self._on_end = on_step, on_end
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._inboxes: dict[str, Inbox] = {}  # of the thread, as the engine is
+        self._suspects: set[str] = set()  # of the thread: who has yet to be served alone
         self._closed = True
+        self._moved = time.monotonic()  # when a step or a rest began
         self._thread = threading.Thread(target=self._work, name="kvreuse engine", daemon=True)
 
     async def __aenter__(self) -> AsyncEngine:
@@ -57,37 +73,29 @@ class AsyncEngine:
         self._orders.put(None)
         await self._loop.run_in_executor(None, self._thread.join)
 
+    @property
+    def stalled(self) -> float:
+        """Seconds since the thread last began a step, while it has something to do; else 0."""
+        busy = self._engine.has_unfinished or not self._orders.empty()
+        return time.monotonic() - self._moved if busy else 0.0
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread takes orders."""
+        return not self._closed
+
     async def stream(
-        self,
-        prompt_ids: Sequence[int] | Int32Array,
-        params: SamplingParams,
-        *,
-        prompt: str | None = None,
-        request_id: str | None = None,
-        cache_salt: str | None = None,
-        retention: Retention = DEFAULT_RETENTION,
+        self, prompt_ids: Sequence[int] | Int32Array, params: SamplingParams, **options: Any
     ) -> AsyncGenerator[Delta, None]:
         """The deltas of one request as they come; the last one has the result as ``output``.
 
-        RequestError for a request that can never be served. A stream that is closed or cancelled
-        before its end aborts its request.
+        ``options`` are those of :meth:`Engine.add_request`. RequestError for a request that can
+        never be served. A stream that is closed or cancelled before its end aborts its request.
         """
-        inbox: Inbox = asyncio.Queue()
-
-        def add() -> None:
-            added = self._engine.add_request(
-                prompt_ids,
-                params,
-                prompt=prompt,
-                request_id=request_id,
-                cache_salt=cache_salt,
-                retention=retention,
-            )
-            self._inboxes[added] = inbox
-
+        inbox = Inbox()
         finished = False
         try:
-            await self._order(add)
+            await self.call(lambda: self._add(inbox, prompt_ids, params, options))
             while not finished:
                 delta = await inbox.get()
                 if isinstance(delta, BaseException):
@@ -99,23 +107,44 @@ class AsyncEngine:
             if not finished:
                 self._orders.put(lambda: self._drop(inbox))
 
+    async def answer(
+        self, prompt_ids: Sequence[int] | Int32Array, params: SamplingParams, **options: Any
+    ) -> RequestOutput:
+        """The result of one request, without what a stream costs; else as :meth:`stream`."""
+        inbox = Inbox(last_only=True)
+        finished = False
+        try:
+            await self.call(lambda: self._add(inbox, prompt_ids, params, options))
+            delta = await inbox.get()
+            finished = True
+            if isinstance(delta, BaseException):
+                raise delta
+            assert delta.output is not None
+            return delta.output
+        finally:
+            if not finished:
+                self._orders.put(lambda: self._drop(inbox))
+
     async def abort(self, request_id: str) -> None:
         """End a request; its stream gets a last delta with what there is of the answer."""
-        await self._order(lambda: self._abort(request_id))
+        await self.call(lambda: self._abort(request_id))
 
-    async def _order(self, call: Callable[[], Any]) -> Any:
-        """Have the thread call something between two steps; its result, or what it raised."""
+    async def call(self, function: Callable[[], T]) -> T:
+        """Have the thread call something between two steps; its result, or what it raised.
+
+        The only way to look at the engine's cache.
+        """
         if self._closed:
             raise RequestError("the engine is closed")
-        future: asyncio.Future[Any] = self._loop.create_future()
+        future: asyncio.Future[T] = self._loop.create_future()
 
         def obey() -> None:
             try:
-                result = call()
+                result = function()
             except BaseException as error:
-                self._tell(_settle, future, None, error)
+                self._tell(settle, future, None, error)
             else:
-                self._tell(_settle, future, result, None)
+                self._tell(settle, future, result, None)
 
         self._orders.put(obey)
         return await future
@@ -125,63 +154,102 @@ class AsyncEngine:
         self._loop.call_soon_threadsafe(call, *arguments)
 
     def _work(self) -> None:
-        """The thread: orders, then a step, again and again."""
-        while self._obey():
-            self._step()
-        self._fail(RequestError("the engine is closed"))
-
-    def _step(self) -> None:
+        """The thread: orders, then a step, again and again. Whatever ends it, nobody waits on."""
         try:
-            deltas = self._engine.step()
-        except BaseException as error:
-            self._fail(error)
-            return
-        if deltas:
-            self._tell(_deliver, [(self._inboxes[delta.request_id], delta) for delta in deltas])
-        for delta in deltas:
-            if delta.finished:
-                del self._inboxes[delta.request_id]
+            while self._obey():
+                self._moved = time.monotonic()
+                self._step()
+        finally:
+            self._closed = True
+            while not self._orders.empty():
+                order = self._orders.get()
+                if order is not None:
+                    order()
+            self._fail(list(self._inboxes), RequestError("the engine is closed"))
 
     def _obey(self) -> bool:
         """Carry out orders; wait for one where nothing is being served. False: it was the last."""
         while not (self._engine.has_unfinished and self._orders.empty()):
             order = self._orders.get()
+            self._moved = time.monotonic()
             if order is None:
                 return False
             order()
         return True
 
+    def _step(self) -> None:
+        try:
+            deltas = self._engine.step(self._suspects)
+        except Exception as error:
+            self._blame(error)
+            return
+        if self._suspects:
+            self._suspects.difference_update(self._engine.suspects)
+        if self._on_step is not None:
+            self._on_step(deltas)
+        self._hand_out(deltas)
+
+    def _hand_out(self, deltas: Sequence[Delta]) -> None:
+        """The deltas of a step, each to who waits for it."""
+        post: list[tuple[Inbox, Delta]] = []
+        for delta in deltas:
+            inbox = self._inboxes[delta.request_id]
+            if delta.output is not None:
+                del self._inboxes[delta.request_id]
+                self._suspects.discard(delta.request_id)
+                self._end(delta.output)
+            if delta.output is not None or not inbox.last_only:
+                post.append((inbox, delta))
+        if post:
+            self._tell(deliver, post)
+
+    def _blame(self, error: Exception) -> None:
+        """A step failed: end the request that it served, or serve them one by one."""
+        names = self._engine.suspects
+        if len(names) == 1:
+            self._fail(names, error)
+        elif names:
+            self._suspects = set(names)
+        else:
+            self._fail(list(self._inboxes), error)
+
+    def _add(
+        self,
+        inbox: Inbox,
+        prompt_ids: Sequence[int] | Int32Array,
+        params: SamplingParams,
+        options: dict[str, Any],
+    ) -> None:
+        self._inboxes[self._engine.add_request(prompt_ids, params, **options)] = inbox
+
     def _abort(self, request_id: str) -> None:
-        output = self._engine.abort(request_id)
+        output = self._remove(request_id)
         inbox = self._inboxes.pop(request_id, None)
         if output is not None and inbox is not None:
-            self._tell(_deliver, [(inbox, Delta(request_id, "", (), output))])
+            self._tell(deliver, [(inbox, Delta(request_id, "", (), output))])
 
     def _drop(self, inbox: Inbox) -> None:
         """Nobody reads ``inbox`` any more."""
         for request_id in [name for name, one in self._inboxes.items() if one is inbox]:
             del self._inboxes[request_id]
-            self._engine.abort(request_id)
+            self._remove(request_id)
 
-    def _fail(self, error: BaseException) -> None:
-        """Nothing that is being served can go on: tell everybody."""
-        for request_id, inbox in self._inboxes.items():
-            self._engine.abort(request_id)
-            self._tell(inbox.put_nowait, error)
-        self._inboxes.clear()
+    def _fail(self, request_ids: Sequence[str], error: Exception) -> None:
+        """These cannot go on: tell them."""
+        for request_id in request_ids:
+            self._remove(request_id)
+            inbox = self._inboxes.pop(request_id, None)
+            if inbox is not None:
+                self._tell(inbox.put_nowait, error)
 
+    def _remove(self, request_id: str) -> RequestOutput | None:
+        """Take a request out of the engine; what there is of it."""
+        self._suspects.discard(request_id)
+        output = self._engine.abort(request_id)
+        if output is not None:
+            self._end(output)
+        return output
 
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    """Give the one who waits for ``future``, if somebody still does, its result."""
-    if future.cancelled():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
-
-
-def _deliver(deltas: Sequence[tuple[Inbox, Delta]]) -> None:
-    """Put the deltas of a step where they are waited for."""
-    for inbox, delta in deltas:
-        inbox.put_nowait(delta)
+    def _end(self, output: RequestOutput) -> None:
+        if self._on_end is not None:
+            self._tell(self._on_end, output)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvreuse.errors import ConfigError, RequestError
+from kvreuse.errors import ConfigError, ContextLengthError, RequestError
 from kvreuse.kv.memory import format_size
 from kvreuse.kv.pool import PagePool
 from kvreuse.request import Int32Array
@@ -34,14 +34,15 @@ def checked_ids(prompt_ids: Sequence[int] | Int32Array, vocab_size: int) -> Int3
 def room_for_answer(
     num_prompt: int, max_tokens: int | None, max_model_len: int, pool: PagePool
 ) -> int:
-    """Tokens that a prompt's answer may have. RequestError if the prompt can never fit.
+    """Tokens that a prompt's answer may have. ContextLengthError if the prompt can never fit.
 
     An answer ends at the context's end; one without ``max_tokens`` also at the pool's.
     """
     if num_prompt >= max_model_len:
-        raise RequestError(
+        raise ContextLengthError(
             f"the prompt has {num_prompt} tokens, but prompt and answer together may have "
-            f"{max_model_len}: shorten it or raise --max-model-len"
+            f"{max_model_len}: shorten it or raise --max-model-len",
+            max_model_len,
         )
     room, layout = max_model_len - num_prompt, pool.layout
     if max_tokens is None:
@@ -52,11 +53,12 @@ def room_for_answer(
     needed = layout.pages_for(num_prompt + room - 1)
     if needed > pool.num_pages:
         answer = f" and the {room} it may generate" if room > 1 else ""
-        raise RequestError(
+        raise ContextLengthError(
             f"the prompt's {num_prompt} tokens{answer} need {needed} pages of "
             f"{layout.page_size}, but the KV cache has {pool.num_pages} "
             f"({format_size(pool.nbytes)} at {format_size(layout.bytes_per_token)} a token): "
-            "raise --kv-cache-memory"
+            "raise --kv-cache-memory",
+            min(max_model_len, pool.num_tokens),
         )
     return room
 

@@ -9,6 +9,9 @@ from kvreuse.errors import ConfigError
 from kvreuse.kv.memory import available_memory, format_size, parse_size
 from kvreuse.kv.policy import DEFAULT_POLICY, POLICIES
 
+KV_CACHE_DTYPES = ("bf16", "int8", "int4", "k8v4", "auto")
+"""Names of the codecs of keys and values, see ``kv.codec``."""
+
 DEFAULT_MEMORY_SHARE = 0.25
 """Share of the available memory that the KV cache takes where nothing is said."""
 
@@ -28,6 +31,13 @@ class EngineConfig:
     """Tokens computed in one step: decoding sequences first, chunks of prompts with the rest."""
     max_num_seqs: int = 64
     """Sequences served at once."""
+    kv_cache_dtype: str = "bf16"
+    """How keys and values are stored: bf16, int8, int4, k8v4 (keys int8, values int4), or auto
+    (chosen for each layer and head by ``kvreuse calibrate``)."""
+    calibration: str | None = None
+    """A file that ``kvreuse calibrate`` wrote; None: the one in the cache folder, if there is."""
+    force_kv_cache_dtype: bool = False
+    """Use a codec also where calibration found it to ruin the model's answers."""
     enable_prefix_caching: bool = True
     """Reuse keys and values of prefixes that were computed before."""
     eviction_policy: str = DEFAULT_POLICY
@@ -56,6 +66,11 @@ class EngineConfig:
             raise ConfigError(
                 f"--eviction-policy must be one of {', '.join(POLICIES)}, "
                 f"got {self.eviction_policy!r}"
+            )
+        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
+            raise ConfigError(
+                f"--kv-cache-dtype must be one of {', '.join(KV_CACHE_DTYPES)}, "
+                f"got {self.kv_cache_dtype!r}"
             )
         if self.kv_cache_memory is not None:
             parse_size(self.kv_cache_memory, "--kv-cache-memory")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from kvreuse.answer import Answer
 from kvreuse.batch import BatchBuilder
 from kvreuse.bounds import checked_ids, room_for_answer
 from kvreuse.errors import RequestError
+from kvreuse.explain import PartOf, explained
 from kvreuse.group import Group, make_group
+from kvreuse.guide.guide import Guides
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
 from kvreuse.metrics import Counters
 from kvreuse.model.tokenizer import Tokenizer
 from kvreuse.outputs import Delta, RequestOutput
+from kvreuse.prefill import PrefillRate
 from kvreuse.request import Float32Array, Int32Array, Request, Runner
 from kvreuse.sampling_params import SamplingParams
 from kvreuse.scheduler import Scheduler
@@ -48,11 +51,13 @@ class Engine:
         """
         self.max_model_len = max_model_len
         self.counters = Counters()
+        self.prefill = PrefillRate()
         self._runner = runner
         self.cache = cache
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._seed = seed
+        self.guides = Guides(tokenizer, vocab_size)
         rows, seats = runner.max_num_batched_tokens, runner.max_num_seqs
         budget = min(rows, max_num_batched_tokens or rows)
         seats = min(seats, max_num_seqs or seats, budget)
@@ -69,6 +74,9 @@ class Engine:
         self._answers: dict[Request, Answer] = {}  # of requests that were admitted
         self._deltas: list[Delta] = []  # of a step that failed half-way, to be delivered
         self._num_added = 0
+        self._taking: str | None = None  # the request whose token is being chosen
+        self.suspects: tuple[str, ...] = ()
+        """The requests that a step which raised, or one that was to find out, was about."""
 
     @property
     def has_unfinished(self) -> bool:
@@ -99,13 +107,15 @@ class Engine:
         request_id: str | None = None,
         cache_salt: str | None = None,
         retention: Retention = DEFAULT_RETENTION,
+        part_of: PartOf | None = None,
     ) -> str:
         """Queue a prompt; returns its id (a running number unless given).
 
         Prefixes are shared only among requests of one ``cache_salt``. ``retention`` says how soon
-        it is served and how long its pages stay. RequestError, at once, for one that can never be
-        served: an empty prompt, ids that are none of the vocabulary's, more tokens than the
-        context or more pages than the pool has, or than can be pinned.
+        it is served and how long its pages stay; ``part_of`` tells, where pages are not shared,
+        which part of a chat a character of ``prompt`` lies in. RequestError, at once, for one that
+        can never be served: an empty prompt, ids that are none of the vocabulary's, more tokens
+        than the context or more pages than the pool has or can pin, a form that cannot be followed.
         """
         now = time.perf_counter()
         ids = checked_ids(prompt_ids, self._vocab_size)
@@ -113,6 +123,7 @@ class Engine:
             raise RequestError("stop texts need a tokenizer; use stop_token_ids")
         if cache_salt is not None and not (isinstance(cache_salt, str) and cache_salt):
             raise RequestError(f"cache_salt must be a text, and not empty, got {cache_salt!r}")
+        self.guides.guide(params.structured_outputs)
         pool = self.cache.pool
         max_tokens = room_for_answer(len(ids), params.max_tokens, self.max_model_len, pool)
         if request_id is None:
@@ -133,6 +144,7 @@ class Engine:
             retention=retention,
             layout=pool.layout,
         )
+        group.part_of = part_of
         self._num_added += 1
         self.counters.requests += 1
         self._groups[request_id] = group
@@ -154,19 +166,26 @@ class Engine:
             self._close(request, group)
         return self._result(group, now)
 
-    def step(self) -> list[Delta]:
+    def step(self, among: Collection[str] = ()) -> list[Delta]:
         """Compute one batch, and return a delta for every token it gave.
 
         A step that raises, as where the logits are no numbers, may be tried again: nothing is lost
-        by it but time.
+        by it but time. ``suspects`` then names the requests that it served. To find out which of
+        them it was, a step with names (``among``) serves one request only, one of those where it
+        can, and leaves it in ``suspects``.
         """
         self.cache.expire()
         plan = self.scheduler.plan()
         if plan is not None:
+            if among:
+                plan = plan.alone(among)
+                self.suspects = plan.names
             plan = self.scheduler.begin(plan)
             try:
                 self._run(plan)
             except BaseException:
+                self.suspects = plan.names if self._taking is None else (self._taking,)
+                self._taking = None
                 self.scheduler.retract()
                 raise
         deltas, self._deltas = self._deltas, []
@@ -194,15 +213,24 @@ class Engine:
         batch.clear()
         for request, rows in plan.works:
             batch.add(request, rows)
+        start = time.perf_counter()
         logits = self._runner.run(batch.build(plan.copies))
+        if batch.num_rows > len(plan.works):
+            prompt_rows = sum(rows for _, rows in plan.works if rows > 1)
+            self.prefill.observe(prompt_rows, batch.num_rows, time.perf_counter() - start)
         self.scheduler.finish(plan)
         counters.steps += 1
         counters.computed_tokens += batch.num_rows
+        counters.page_bytes_read = self._runner.page_bytes_read
         self._take(logits)
 
     def _begin_answer(self, request: Request) -> None:
         self._answers[request] = Answer(
-            request, self._tokenizer, vocab_size=self._vocab_size, engine_seed=self._seed
+            request,
+            self._tokenizer,
+            vocab_size=self._vocab_size,
+            engine_seed=self._seed,
+            guide=self.guides.guide(request.params.structured_outputs),
         )
 
     def _take(self, logits: Float32Array) -> None:
@@ -211,10 +239,12 @@ class Engine:
         for row, request in enumerate(self._batch.sampling):
             group = self._groups[request.group_id]
             takers = [request]
+            self._taking = request.group_id
             if group.unborn and request is group.leader:
                 takers += self._fork(group)
             for taker in takers:
                 self._deltas.append(self._advance(taker, group, logits[row], now))
+        self._taking = None
 
     def _fork(self, group: Group) -> list[Request]:
         """The leader has computed the prompt: its siblings, those who found seat and page."""
@@ -226,8 +256,10 @@ class Engine:
 
     def _advance(self, request: Request, group: Group, logits: Float32Array, now: float) -> Delta:
         """Take a token; the last one closes the request."""
-        if request.first_token_time is None:
+        first = request.first_token_time is None
+        if first:
             request.first_token_time = now
+        first = first and request is group.leader
         answer = self._answers[request]
         token, text = answer.advance(logits)
         self.counters.generated_tokens += 1
@@ -236,7 +268,17 @@ class Engine:
             self._close(request, group)
             output = self._result(group, now)
             self.counters.finished += output is not None
-        return Delta(request.group_id, text, (token,), output, request.index, answer.finish_reason)
+        return Delta(
+            request.group_id,
+            text,
+            (token,),
+            output,
+            request.index,
+            answer.finish_reason,
+            logprobs=request.logprobs[-1] if request.logprobs else None,
+            num_cached_tokens=request.num_cached_tokens if first else None,
+            miss=request.miss if first else None,
+        )
 
     def _close(self, request: Request, group: Group) -> None:
         """The one way out, finished or aborted: its completion, the pages back, the seat free."""
@@ -249,6 +291,7 @@ class Engine:
     def _result(self, group: Group, now: float) -> RequestOutput | None:
         """The result, once all answers have ended."""
         output = group.output(now)
-        if output is not None:
-            del self._groups[group.leader.group_id]
-        return output
+        if output is None:
+            return None
+        del self._groups[group.leader.group_id]
+        return explained(output, self._tokenizer, self.prefill.seconds_per_token, group.part_of)

@@ -21,3 +21,12 @@ class RequestError(KVReuseError, ValueError):
 
 class TraceError(KVReuseError, ValueError):
     """A trace of requests that cannot be read, or does not say what it must."""
+
+
+class ContextLengthError(RequestError):
+    """A prompt that is too long: for the context, or for the KV cache."""
+
+    def __init__(self, message: str, limit: int) -> None:
+        """``limit`` is how many tokens prompt and answer may have together."""
+        super().__init__(message)
+        self.limit = limit

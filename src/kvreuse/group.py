@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from kvreuse.answer import Answer
+from kvreuse.explain import PartOf
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.retention import Retention
 from kvreuse.outputs import CompletionOutput, RequestMetrics, RequestOutput
@@ -22,6 +23,8 @@ class Group:
     def __init__(self, requests: list[Request], layout: KVLayout) -> None:
         self.requests = requests
         self.unborn = requests[1:]
+        self.part_of: PartOf | None = None
+        """What says which part of a chat a character of the prompt lies in."""
         self._layout = layout
         self._completions: dict[int, CompletionOutput] = {}
         self._pages = self._reserved = 0

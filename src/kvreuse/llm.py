@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 from kvreuse.bounds import check_pool
 from kvreuse.config import EngineConfig
+from kvreuse.delta_stream import DeltaStream
 from kvreuse.engine import Engine
 from kvreuse.errors import RequestError
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
+from kvreuse.model.calibrated import codec_for
 from kvreuse.model.chat import ChatTemplate
 from kvreuse.model.gguf import GGUFFile, read_spec
 from kvreuse.model.identity import namespace_of
+from kvreuse.model.parts import PromptParts, prompt_parts
 from kvreuse.model.source import resolve
 from kvreuse.model.tokenizer import Tokenizer
 from kvreuse.model.weights import Repacked
+from kvreuse.ops.native import usable_cores
 from kvreuse.outputs import Delta, RequestOutput
+from kvreuse.plan.engine import plan_engine
+from kvreuse.progress import prompts_bar
 from kvreuse.prompts import (
     Conversation,
     ParsedPrompt,
@@ -35,6 +42,7 @@ from kvreuse.prompts import (
 )
 from kvreuse.runner import load_runner
 from kvreuse.sampling_params import SamplingParams
+from kvreuse.turns import TurnMemory
 
 Progress = Callable[[int, int], None]
 """Called with what is done and what there is in all: prompts, or bytes of weights."""
@@ -73,12 +81,23 @@ class LLM:
         config = self.config
         self.spec = read_spec(file)
         max_model_len = config.model_len(self.spec.context_length)
-        layout = KVLayout.of(self.spec, config.page_size)
-        self.pool = PagePool.sized(layout, config.kv_cache_bytes())
+        codec = codec_for(
+            file,
+            self.spec,
+            config.kv_cache_dtype,
+            config.calibration,
+            force=config.force_kv_cache_dtype,
+        )
+        layout = KVLayout.of(self.spec, config.page_size, codec)
+        threads = config.threads or usable_cores()
+        self.memory = plan_engine(file, self.spec, layout, config, threads)
+        """What the engine takes, in bytes; ``str()`` of it is one line."""
+        self.pool = PagePool(layout, self.memory.pool.num_pages)
         if config.max_model_len is not None:
             check_pool(self.pool, max_model_len)
         self.tokenizer = Tokenizer.from_gguf(file)
         self.chat_template = ChatTemplate.from_gguf(file, self.tokenizer)
+        self.turns = TurnMemory(self.tokenizer)
         self.cache = KVCache(
             self.pool,
             namespace_of(file, self.spec, layout),
@@ -109,6 +128,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        use_tqdm: bool | None = None,
         progress: Progress | None = None,
         retention: Retention = DEFAULT_RETENTION,
     ) -> list[RequestOutput]:
@@ -119,15 +139,20 @@ class LLM:
         One SamplingParams for all, or a list with one for each; ``retention`` says how soon they
         are served and how long their pages stay. RequestError, before anything is
         computed, if one of them cannot be served.
+
+        ``use_tqdm``, named as in vLLM: a bar on standard error; None: only on a terminal, and where
+        several prompts take more than a second. ``progress`` is called as prompts are finished.
         """
         parsed = [replace(one, retention=retention) for one in parse_prompts(prompts)]
-        return self._answer(parsed, parse_params(sampling_params, len(parsed)), progress)
+        params = parse_params(sampling_params, len(parsed))
+        return self._answer(parsed, params, use_tqdm, progress)
 
     def chat(
         self,
         messages: Conversation | Sequence[Conversation],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        use_tqdm: bool | None = None,
         progress: Progress | None = None,
         cache_salt: str | None = None,
         retention: Retention = DEFAULT_RETENTION,
@@ -136,8 +161,9 @@ class LLM:
         """Answer one conversation, a list of ``{"role": ..., "content": ...}``, or a list of them.
 
         ``cache_salt`` and ``retention`` are those of a prompt, ``template_options`` go to the chat
+        template. The next turn of a conversation has the tokens that its turns were served with
+        (:class:`TurnMemory`). RequestError as for :meth:`generate`, and if the model has no chat
         template.
-        RequestError as for :meth:`generate`, and if the model has no chat template.
         """
         parsed = [
             replace(
@@ -146,7 +172,8 @@ class LLM:
             )
             for conversation in parse_conversations(messages)
         ]
-        return self._answer(parsed, parse_params(sampling_params, len(parsed)), progress)
+        params = parse_params(sampling_params, len(parsed))
+        return self._answer(parsed, params, use_tqdm, progress)
 
     def stream(
         self,
@@ -169,9 +196,28 @@ class LLM:
         """The prompt that the chat template makes of a conversation, for :meth:`stream`."""
         if self.chat_template is None:
             raise RequestError("the model has no chat template: give it a prompt, not a chat")
-        text = self.chat_template.render(messages, **template_options)
-        ids = self.tokenizer.encode(text, add_special_tokens=False)
-        return ParsedPrompt(text, ids, cache_salt)
+        template = self.chat_template
+        text = template.render(messages, **template_options)
+        ids = self.turns.encode(text, cache_salt)
+
+        @functools.cache
+        def parts() -> PromptParts:
+            return prompt_parts(template, text, messages, **template_options)
+
+        return ParsedPrompt(text, ids, cache_salt, part_of=lambda at: str(parts().at(at)))
+
+    def remember(self, prompt: ParsedPrompt, output: RequestOutput) -> None:
+        """Keep the tokens of a chat's answers for its next turn; other prompts are left alone.
+
+        ``generate``, ``chat`` and ``stream`` do it by themselves; it is for who serves
+        :meth:`chat_prompt` on the engine directly.
+        """
+        if prompt.part_of is None or prompt.text is None:
+            return
+        for answer in output.outputs:
+            self.turns.remember(
+                prompt.text, output.prompt_token_ids, answer.token_ids, prompt.cache_salt
+            )
 
     def close(self) -> None:
         """Abort what is being served and let go of the model and the pool. Twice is allowed."""
@@ -197,12 +243,17 @@ class LLM:
         self.close()
 
     def _answer(
-        self, prompts: list[ParsedPrompt], params: list[SamplingParams], progress: Progress | None
+        self,
+        prompts: list[ParsedPrompt],
+        params: list[SamplingParams],
+        use_tqdm: bool | None,
+        progress: Progress | None,
     ) -> list[RequestOutput]:
         """Serve all ``prompts``; none of them outlives this call, whatever ends it."""
         finished: dict[str, RequestOutput] = {}
 
         def collect(delta: Delta) -> None:
+            count(delta)
             if delta.output is not None:
                 finished[delta.request_id] = delta.output
                 if progress is not None:
@@ -210,10 +261,11 @@ class LLM:
 
         request_ids: list[str] = []
         try:
-            for prompt, one in zip(prompts, params, strict=True):
-                request_ids.append(self._add(prompt, one, collect))
-            while len(finished) < len(prompts):
-                self._step()
+            with prompts_bar(len(prompts), use_tqdm) as count:
+                for prompt, one in zip(prompts, params, strict=True):
+                    request_ids.append(self._add(prompt, one, collect))
+                while len(finished) < len(prompts):
+                    self._step()
         except BaseException:
             for request_id in request_ids:
                 self._abort(request_id)
@@ -235,8 +287,15 @@ class LLM:
             prompt=prompt.text,
             cache_salt=prompt.cache_salt,
             retention=prompt.retention,
+            part_of=prompt.part_of,
         )
-        self._sinks[request_id] = sink
+
+        def take(delta: Delta) -> None:
+            if delta.output is not None:
+                self.remember(prompt, delta.output)
+            sink(delta)
+
+        self._sinks[request_id] = take
         return request_id
 
     def _abort(self, request_id: str) -> None:
@@ -252,45 +311,3 @@ class LLM:
             if delta.finished:
                 del self._sinks[delta.request_id]
             sink(delta)
-
-
-class DeltaStream(Iterator[Delta]):
-    """The deltas of one request as they come; the last one has the whole result as ``output``.
-
-    ``close``, or dropping the stream, aborts the request.
-    """
-
-    def __init__(
-        self,
-        request_id: str,
-        inbox: deque[Delta],
-        *,
-        step: Callable[[], None],
-        abort: Callable[[str], None],
-    ) -> None:
-        """``step`` computes, and fills ``inbox`` sooner or later; ``abort`` ends a request."""
-        self.request_id = request_id
-        self._inbox = inbox
-        self._step = step
-        self._abort = abort
-        self._open = True
-
-    def __next__(self) -> Delta:
-        """The next delta, computing until there is one."""
-        if not self._open:
-            raise StopIteration
-        while not self._inbox:
-            self._step()
-        delta = self._inbox.popleft()
-        self._open = not delta.finished
-        return delta
-
-    def close(self) -> None:
-        """Abort the request unless it has ended."""
-        if self._open:
-            self._open = False
-            self._abort(self.request_id)
-
-    def __del__(self) -> None:
-        """A stream that nobody reads any more computes nothing."""
-        self.close()

@@ -100,6 +100,8 @@ class Delta:
     ``text`` may be empty (half a character, or the start of a stop text) or hold more than the
     token's own. ``index`` says which of the request's answers it belongs to. ``finish_reason``
     comes with the last delta of an answer, ``output``, the whole result, with the very last one.
+    ``logprobs`` are the token's, where asked for. The request's first delta says how many tokens of
+    the prompt were cached, and why no more: ``num_cached_tokens`` and ``miss``.
     """
 
     request_id: str
@@ -108,6 +110,9 @@ class Delta:
     output: RequestOutput | None = None
     index: int = 0
     finish_reason: FinishReason | None = None
+    logprobs: dict[int, Logprob] | None = None
+    num_cached_tokens: int | None = None
+    miss: Miss | None = None
 
     @property
     def finished(self) -> bool:

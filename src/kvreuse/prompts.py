@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict
 
 from kvreuse.errors import RequestError
@@ -37,12 +37,18 @@ Conversation: TypeAlias = Sequence[Message]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ParsedPrompt:
-    """A prompt in its one form: text, or the token ids that the caller made."""
+    """A prompt in its one form: text, or the token ids that the caller made.
+
+    Of a chat, ``part_of`` tells which part of it a character of ``text`` lies in.
+    """
 
     text: str | None
     token_ids: Sequence[int] | None
     cache_salt: str | None = None
     retention: Retention = DEFAULT_RETENTION
+    part_of: Callable[[int], str] | None = dataclasses.field(
+        default=None, compare=False, repr=False
+    )
 
 
 def parse_prompts(prompts: Prompt | Sequence[Prompt]) -> list[ParsedPrompt]:

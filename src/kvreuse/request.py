@@ -55,6 +55,10 @@ class Runner(Protocol):
     def max_num_seqs(self) -> int:
         """Sequences that one batch may have."""
 
+    @property
+    def page_bytes_read(self) -> int:
+        """Bytes of keys and values that attention has read so far."""
+
     def run(self, batch: BatchInput) -> Float32Array:
         """float32[S, vocab]: the logits of ``sample_rows``, valid until the next run."""
 

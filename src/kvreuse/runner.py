@@ -30,14 +30,19 @@ class ModelRunner:
         pool: PagePool,
         limits: StepLimits,
         load_seconds: float = 0.0,
+        *,
+        grouped: bool = True,
     ) -> None:
+        """``grouped``: see :class:`~kvreuse.model.decoder.Decoder`."""
         self.spec = spec
         self.weights = weights
         self.kernels = kernels
         self.load_seconds = load_seconds
         self._pool = pool
         self._limits = limits
-        self._decoder = Decoder(spec, weights, kernels, pool.layout, pool.data, limits)
+        self._decoder = Decoder(
+            spec, weights, kernels, pool.layout, pool.data, limits, grouped=grouped
+        )
 
     @property
     def max_num_batched_tokens(self) -> int:
@@ -69,6 +74,11 @@ class ModelRunner:
             batch.kv_len,
             batch.sample_rows,
         )
+
+    @property
+    def page_bytes_read(self) -> int:
+        """Bytes of keys and values that attention has read so far, once for each work item."""
+        return self._decoder.page_bytes_read
 
     def seconds(self) -> dict[str, float]:
         """Seconds spent in the kernels so far, by operation; the rest of a step is Python's."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvreuse.errors import RequestError
+from kvreuse.structured_outputs import StructuredOutputs
 
 GREEDY_BELOW = 1e-5
 """A temperature below this one means greedy, as in vLLM."""
@@ -17,9 +18,9 @@ GREEDY_BELOW = 1e-5
 class SamplingParams:
     """Names, meaning and defaults are vLLM's. Raises RequestError for a value out of range.
 
-    Tokens are chosen from the logits in this order: ``min_tokens`` and the penalties change them,
-    ``temperature`` divides them, ``min_p``, ``top_k`` and ``top_p`` drop candidates, and one
-    uniform number of the request's own generator picks among those left.
+    Tokens are chosen from the logits in this order: ``structured_outputs``, ``min_tokens`` and the
+    penalties change them, ``temperature`` divides them, ``min_p``, ``top_k`` and ``top_p`` drop
+    candidates, and one uniform number of the request's own generator picks among those left.
     """
 
     n: int = 1
@@ -57,6 +58,9 @@ class SamplingParams:
     """Leave special tokens out of the text."""
     include_stop_str_in_output: bool = False
     """Leave the stop text, or the stop token's text, in the answer."""
+    structured_outputs: StructuredOutputs | None = None
+    """The form that the answer must have; it ends where the form is complete, whatever
+    ``ignore_eos`` and ``min_tokens`` say."""
 
     def __post_init__(self) -> None:
         """Check every field and make the sequences tuples."""
@@ -79,6 +83,10 @@ class SamplingParams:
                 raise RequestError(
                     f"min_tokens ({self.min_tokens}) must not exceed max_tokens ({self.max_tokens})"
                 )
+        if not isinstance(self.structured_outputs, StructuredOutputs | None):
+            raise RequestError(
+                f"structured_outputs must be StructuredOutputs, got {self.structured_outputs!r}"
+            )
         object.__setattr__(self, "stop", _stop_texts(self.stop))
         object.__setattr__(self, "stop_token_ids", _stop_ids(self.stop_token_ids))
 

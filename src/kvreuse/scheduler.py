@@ -298,6 +298,8 @@ class Scheduler:
             request.num_cached_tokens, request.miss = written, miss
             self._counters.prompt_tokens += request.num_prompt_tokens
             self._counters.cached_tokens += written
+            if miss is not None:
+                self._counters.missed(miss.reason, request.num_prompt_tokens - 1 - written)
         return granted
 
     def _seat(self, request: Request) -> None:

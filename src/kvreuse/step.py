@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from kvreuse.kv.why import Miss
@@ -32,6 +33,24 @@ class StepPlan(NamedTuple):
     works: tuple[Work, ...]
     admitted: tuple[Admission, ...] = ()
     copies: tuple[Copy, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The group ids of those it serves, each once."""
+        requests = [work.request for work in self.works]
+        requests += [admission.request for admission in self.admitted]
+        return tuple(dict.fromkeys(request.group_id for request in requests))
+
+    def alone(self, names: Collection[str]) -> StepPlan:
+        """The same for one group only: the first of ``names`` in it, or else the first of all.
+
+        For a plan that has not begun.
+        """
+        chosen = next((name for name in self.names if name in names), self.names[0])
+        return StepPlan(
+            tuple(work for work in self.works if work.request.group_id == chosen),
+            tuple(one for one in self.admitted if one.request.group_id == chosen),
+        )
 
 
 class Budget:

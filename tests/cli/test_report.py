@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from kvreuse.cli.report import summary
+from kvreuse.kv.codec import make_codec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
@@ -22,18 +23,35 @@ METRICS = RequestMetrics(
 )
 
 
-def line(metrics: RequestMetrics, reason: FinishReason, max_tokens: int | None = 41) -> str:
+def line(
+    metrics: RequestMetrics,
+    reason: FinishReason,
+    max_tokens: int | None = 41,
+    cached: int = 0,
+    codec: str = "bf16",
+) -> str:
     answer = CompletionOutput(index=0, text="", token_ids=(), finish_reason=reason)
-    output = RequestOutput("0", None, (), [answer], metrics)
-    pool = PagePool(KVLayout(num_layers=30, num_kv_heads=3, head_dim=64), num_pages=64)
+    output = RequestOutput("0", None, (), [answer], metrics, num_cached_tokens=cached)
+    made = make_codec(codec, num_layers=30, num_kv_heads=3, head_dim=64)
+    pool = PagePool(KVLayout(num_layers=30, num_kv_heads=3, head_dim=64, codec=made), num_pages=64)
     return summary(output, pool, max_tokens)
 
 
 def test_tokens_rates_first_token_and_pages() -> None:
     assert line(METRICS, "stop") == (
-        "prompt 1,000 at 2,000 tok/s | generated 41 at 20 tok/s | first token 500 ms"
+        "prompt 1,000 at 2,000 tok/s, 0 cached | generated 41 at 20 tok/s | first token 500 ms"
         " | KV 33 pages, 23.2 MiB of 45 MiB"
     )
+
+
+def test_a_codec_is_named_with_what_it_does() -> None:
+    assert "| KV 33 pages, 23.2 MiB of 12.7 MiB in int4 (not calibrated: Hadamard)" in line(
+        METRICS, "stop", codec="int4"
+    )
+
+
+def test_cached_tokens() -> None:
+    assert line(METRICS, "stop", cached=960).startswith("prompt 1,000 at 2,000 tok/s, 960 cached |")
 
 
 def test_one_token_has_no_rate() -> None:

@@ -41,6 +41,7 @@ def test_the_json_object_holds_answer_timings_and_pages(
     assert answer["model"] == str(model_path)
     assert 0 < len(answer["token_ids"]) <= 40
     assert answer["finish_reason"] in ("stop", "length")
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
     tokens = answer["usage"]["prompt_tokens"] + answer["usage"]["completion_tokens"]
     assert answer["usage"]["completion_tokens"] == len(answer["token_ids"])
     assert answer["kv"]["pages"] == -(-(tokens - 1) // answer["kv"]["page_size"])

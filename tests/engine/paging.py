@@ -51,6 +51,7 @@ class PagingRunner:
         pool.data[:] = POISON
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_num_seqs = max_num_seqs
+        self.page_bytes_read = 0  # it has no attention
         self.rows: list[list[int]] = []
         """Rows of each sequence of each batch, in order."""
         self._page_size = pool.layout.page_size

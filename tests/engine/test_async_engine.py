@@ -14,6 +14,7 @@ import pytest
 from kvreuse.async_engine import AsyncEngine
 from kvreuse.engine import Engine
 from kvreuse.errors import RequestError
+from kvreuse.outputs import RequestOutput
 from kvreuse.request import Float32Array
 from kvreuse.sampling_params import SamplingParams
 
@@ -125,6 +126,102 @@ def test_a_step_that_fails_ends_the_streams_and_not_the_engine() -> None:
             assert [type(error) for error in failed] == [ZeroDivisionError] * 3
             failing = False
             assert await answer(engine, prompt_of(20)) == greedy(prompt_of(20), 8)
+
+    run(work(), inner)
+
+
+@pytest.mark.parametrize("where", ["in the forward pass", "where a token is chosen"])
+def test_a_request_that_fails_ends_alone(where: str) -> None:
+    bad = prompt_of(20, 7)
+
+    def logits_of(tokens: tuple[int, ...]) -> Float32Array:
+        if tokens[: len(bad)] != tuple(bad) or len(tokens) < len(bad) + 2:
+            return hashed_logits(tokens)
+        if where == "in the forward pass":
+            raise ZeroDivisionError
+        return np.full(VOCAB, np.nan, dtype=np.float32)
+
+    inner, _, _ = make_engine(pages=128, logits_of=logits_of)
+    ended: list[RequestOutput] = []
+
+    async def work() -> None:
+        async with AsyncEngine(inner, on_end=ended.append) as engine:
+            prompts = [prompt_of(30 + i, i) for i in range(7)] + [bad] + [prompt_of(40, 9)]
+            answers = await asyncio.gather(
+                *(answer(engine, prompt) for prompt in prompts), return_exceptions=True
+            )
+            [failed] = [one for one in answers if isinstance(one, Exception)]
+            assert failed is answers[7]
+            for prompt, one in zip(prompts, answers, strict=True):
+                assert one is failed or one == greedy(prompt, 8)
+            assert await answer(engine, prompts[0]) == answers[0]
+
+    run(work(), inner)
+    reasons = [output.outputs[0].finish_reason for output in ended]
+    assert sorted(reasons) == ["abort", *["length"] * 9]
+
+
+def test_the_answer_alone_is_the_same_as_the_stream() -> None:
+    inner, _, _ = make_engine()
+    counts: list[int] = []
+
+    async def work() -> None:
+        async with AsyncEngine(inner, on_step=lambda deltas: counts.append(len(deltas))) as engine:
+            output = await engine.answer(prompt_of(20), GREEDY)
+            assert list(output.outputs[0].token_ids) == greedy(prompt_of(20), 8)
+            reader = asyncio.create_task(engine.answer(prompt_of(20, 3), LONG))
+            while inner.num_running == 0:
+                await asyncio.sleep(0.001)
+            reader.cancel()
+            assert await answer(engine, prompt_of(20)) == greedy(prompt_of(20), 8)
+            assert inner.counters.aborted == 1
+            assert engine.alive
+            assert engine.stalled == 0
+        assert not engine.alive
+
+    run(work(), inner)
+    assert sum(counts) >= 16
+
+
+def test_the_first_delta_tells_what_was_cached() -> None:
+    inner, _, _ = make_engine()
+
+    async def work() -> None:
+        async with AsyncEngine(inner) as engine:
+            prompt = prompt_of(70)
+            await engine.answer(prompt, GREEDY)
+            params = dataclasses.replace(GREEDY, n=2, logprobs=1)
+            deltas = [delta async for delta in engine.stream([*prompt[:-1], 5], params)]
+            first, *others = deltas
+            assert first.num_cached_tokens == 69
+            assert first.miss is None
+            assert {one.num_cached_tokens for one in others} == {None}
+            assert first.logprobs is not None
+            assert next(iter(first.logprobs)) == first.token_ids[0]
+
+    run(work(), inner)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_dies_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inner, _, _ = make_engine()
+
+    def die(among: object) -> None:
+        raise SystemExit
+
+    async def work() -> None:
+        async with AsyncEngine(inner) as engine:
+            reader = asyncio.create_task(engine.answer(prompt_of(20), LONG))
+            while inner.num_running == 0:
+                await asyncio.sleep(0.001)
+            monkeypatch.setattr(inner, "step", die)
+            with pytest.raises(RequestError, match="the engine is closed"):
+                await reader
+            assert not engine.alive
+            with pytest.raises(RequestError, match="the engine is closed"):
+                await engine.answer(prompt_of(20), GREEDY)
 
     run(work(), inner)
 

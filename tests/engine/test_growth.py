@@ -35,6 +35,7 @@ class RowsRunner:
 
     max_num_batched_tokens = 512
     max_num_seqs = 8
+    page_bytes_read = 0
 
     def __init__(self, vocab_size: int) -> None:
         self.rows = np.random.default_rng(0).normal(size=(7, vocab_size)).astype(np.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -250,6 +251,49 @@ def test_progress_is_told_and_may_interrupt(llm: LLM) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         llm.generate(MIXED, MIXED_PARAMS, progress=interrupt)
+
+
+def test_a_bar_only_where_it_is_asked_for(llm: LLM, capfd: pytest.CaptureFixture[str]) -> None:
+    llm.generate(MIXED[:3], GREEDY)
+    llm.chat([CHAT, CHAT], GREEDY, use_tqdm=False)
+    assert capfd.readouterr().err == ""
+    llm.generate(MIXED[:3], GREEDY, use_tqdm=True)
+    line = capfd.readouterr().err
+    assert (line.count("\n"), line[-1]) == (1, "\n")
+    assert re.search(r"Prompts .* 3/3 [0-9,]+ in, [0-9,]+ out tok/s, \d+% cached", line)
+
+
+def test_the_next_turn_reuses_the_whole_conversation(llm: LLM) -> None:
+    """Also where the answer, encoded as text, would have other tokens than were generated."""
+    forget(llm.cache)
+    params = SamplingParams(temperature=1.8, seed=11, max_tokens=60)
+    other = 0
+    messages = [*CHAT]
+    for turn in range(4):
+        (output,) = llm.chat(messages, params)
+        ids = [*output.prompt_token_ids, *ids_of(output)]
+        answer = output.outputs[0]
+        messages += [{"role": "assistant", "content": answer.text}]
+        messages += [{"role": "user", "content": f"Say more, {turn}."}]
+        (after,) = llm.chat(messages, GREEDY)
+        kept = len(ids) - (answer.finish_reason == "stop")
+        assert after.prompt_token_ids[:kept] == tuple(ids[:kept])
+        assert after.num_cached_tokens >= len(ids) - 1
+        text = llm.tokenizer.decode(after.prompt_token_ids, skip_special_tokens=False)
+        assert text == after.prompt
+        natural = llm.tokenizer.encode(text, add_special_tokens=False)
+        other += tuple(natural) != after.prompt_token_ids
+    assert other > 0
+
+
+def test_a_streamed_turn_is_remembered_too(llm: LLM) -> None:
+    forget(llm.cache)
+    *_, last = llm.stream(llm.chat_prompt(CHAT), GREEDY)
+    assert last.output is not None
+    answer = {"role": "assistant", "content": last.output.outputs[0].text}
+    (after,) = llm.chat([*CHAT, answer, *CHAT], GREEDY)
+    generated = len(last.output.outputs[0].token_ids)
+    assert after.num_cached_tokens >= len(last.output.prompt_token_ids) + generated - 1
 
 
 def test_a_step_that_fails_gives_back_its_pages(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

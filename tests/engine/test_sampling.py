@@ -13,15 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvreuse.errors import ModelFileError
-from kvreuse.sampling import (
-    Sampler,
-    candidates,
-    draw,
-    kth_largest,
-    make_generator,
-    nucleus,
-    top_logprobs,
-)
+from kvreuse.sampling import Sampler, make_generator, top_logprobs
+from kvreuse.sampling.candidates import HEAVY, choose, draw, largest_k, limited, nucleus, weigh
 from kvreuse.sampling_params import SamplingParams
 
 Floats = npt.NDArray[np.float64]
@@ -72,9 +65,13 @@ def test_candidates_are_those_of_the_plain_formula(
 ) -> None:
     params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     logits = row_of(seed, size, spread)
-    ids, weights = candidates(logits, params)
-    assert ids is None or (np.diff(ids) > 0).all()
+    ids = limited(logits, float(logits.max()), params)
     kept = np.arange(size) if ids is None else ids
+    weights = weigh(logits[kept], float(logits.max()), temperature)
+    if top_p < 1:
+        inside = nucleus(weights, top_p)
+        kept, weights = kept[inside], weights[inside]
+    assert (np.diff(kept) > 0).all()
     # float32 may decide otherwise about a token that lies on the border to six digits.
     least, most = (
         plain_probabilities(
@@ -114,32 +111,37 @@ def test_a_nucleus_is_the_smallest_that_reaches_its_mass(weights: list[int], top
 
 
 @given(st.lists(st.integers(-50, 50), min_size=1, max_size=300), st.data())
-def test_kth_largest_is_that_of_the_sorted(values: list[int], data: st.DataObject) -> None:
+def test_the_k_largest_are_those_of_the_sorted(values: list[int], data: st.DataObject) -> None:
     k = data.draw(st.integers(1, len(values)))
-    assert kth_largest(np.array(values, dtype=np.float32), k) == sorted(values, reverse=True)[k - 1]
+    least = sorted(values, reverse=True)[k - 1]
+    expected = [index for index, value in enumerate(values) if value >= least]
+    assert largest_k(np.array(values, dtype=np.float32), k).tolist() == expected
 
 
 @given(
-    weights=st.lists(st.floats(1e-9, 1e3) | st.just(0.0), min_size=1, max_size=400).filter(any),
+    weights=st.lists(st.floats(1e-9, 1e3) | st.just(0.0), min_size=1, max_size=3000).filter(any),
     uniform=st.floats(0, 1, exclude_max=True),
 )
-def test_draw_takes_the_weight_that_the_uniform_falls_on(
+def test_draw_takes_the_weight_that_the_target_falls_on(
     weights: list[float], uniform: float
 ) -> None:
     values = np.array(weights, dtype=np.float32)
-    index = draw(values, uniform)
+    target = uniform * math.fsum(values)
+    index = draw(values, target)
     slack = 1e-6 * values.sum()
     assert values[index] > 0
-    assert math.fsum(values[:index]) <= uniform * math.fsum(values) + slack
-    assert math.fsum(values[: index + 1]) >= uniform * math.fsum(values) - slack
+    assert math.fsum(values[:index]) <= target + slack
+    assert math.fsum(values[: index + 1]) >= target - slack
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 10, 99, 100, 101, 1000])
+@pytest.mark.parametrize("size", [1, 2, 3, 10, 99, 100, 101, 1000, 1024, 1025, 1100, 5000])
 def test_draw_at_both_ends(size: int) -> None:
     weights = np.zeros(size, dtype=np.float32)
     weights[[size // 3, size // 2]] = 0.1
+    whole = float(weights.sum(dtype=np.float64))
     assert draw(weights, 0.0) == size // 3
-    assert draw(weights, math.nextafter(1, 0)) == size // 2
+    assert draw(weights, math.nextafter(whole, 0)) == size // 2
+    assert draw(weights, whole * 1.0000001) == size // 2
 
 
 def plain_sample(
@@ -163,7 +165,29 @@ def plain_sample(
         logits[stop] = -np.inf
     if params.temperature == 0:
         return int(np.flatnonzero(logits == logits.max())[0])
-    return int(np.flatnonzero(np.cumsum(plain_probabilities(logits, params)) > uniform)[0])
+    p = plain_probabilities(logits, params)
+    order = np.argsort(p < HEAVY * p.max(), kind="stable")  # the heavy ones first
+    return int(order[np.flatnonzero(np.cumsum(p[order]) > uniform)[0]])
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.95, 0.5])
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.6])
+@pytest.mark.parametrize(("size", "head"), [(3000, 20), (3000, 900), (120_000, 20), (120_000, 300)])
+def test_a_choice_is_that_of_the_plain_formula(
+    size: int, head: int, temperature: float, top_p: float
+) -> None:
+    """Rows as models give them: a few likely tokens above a broad rest, peaked or not."""
+    generator = np.random.default_rng(size + head)
+    row = generator.normal(size=size).astype(np.float32)
+    row[generator.choice(size, head, replace=False)] += generator.uniform(3, 14, head)
+    params = SamplingParams(temperature=temperature, top_p=top_p)
+    p = plain_probabilities(row, params)
+    order = np.argsort(p < HEAVY * p.max(), kind="stable")
+    reached = np.cumsum(p[order])
+    for uniform in [0.0, 0.9999, *generator.random(40).tolist()]:
+        place = int(np.searchsorted(reached, uniform, side="right"))
+        if np.abs(reached[max(0, place - 1) : place + 1] - uniform).min() > 1e-5:
+            assert choose(row, float(row.max()), params, uniform) == order[place]
 
 
 @pytest.mark.parametrize(

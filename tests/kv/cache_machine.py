@@ -23,7 +23,7 @@ class SmallPages(KVLayout):
     """Pages of four tokens, which no kernel could read, so that a few tokens fill many."""
 
     def __post_init__(self) -> None:
-        pass
+        self._add_up()
 
 
 def small_pool(num_pages: int) -> PagePool:

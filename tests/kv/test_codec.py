@@ -1,97 +1,142 @@
-"""bf16 planes: rounding, the place of every element, and the way back."""
+"""KVCodec: from a name and a calibration to plane codecs, clips and transforms."""
 
 from __future__ import annotations
 
-import math
-import struct
+import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from kvreuse.kv.codec import BF16, Kind, from_bf16, to_bf16
+from kvreuse.config import KV_CACHE_DTYPES
+from kvreuse.errors import ConfigError
+from kvreuse.kv.calibration import Calibration
+from kvreuse.kv.codec import BF16, CODEC_NAMES, KVCodec, make_codec
+from kvreuse.kv.layout import KINDS, KVLayout
 
-
-def rounded(value: float) -> float:
-    """The bfloat16 nearest to ``value``, ties to the even one, by trying both neighbours."""
-    bits = struct.unpack("<I", struct.pack("<f", value))[0]
-    below, above = bits & 0xFFFF0000, (bits & 0xFFFF0000) + 0x10000
-    low, high = (float_of(pattern) for pattern in (below, above))
-    if math.isinf(high) and not math.isinf(value):
-        high = math.copysign(2.0**128, value)  # where infinity stands among the finite ones
-    if abs(value - low) == abs(high - value):
-        return float_of(below if not below & 0x10000 else above)
-    return float_of(below if abs(value - low) < abs(high - value) else above)
+LAYERS, HEADS, HEAD_DIM = 2, 3, 32
 
 
-def float_of(bits: int) -> float:
-    """The float32 with these bits."""
-    return float(struct.unpack("<f", struct.pack("<I", bits))[0])
+def made(name: str, calibration: Calibration | None = None) -> KVCodec:
+    return make_codec(
+        name,
+        num_layers=LAYERS,
+        num_kv_heads=HEADS,
+        head_dim=HEAD_DIM,
+        calibration=calibration,
+    )
 
 
-@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
-def test_rounds_to_the_nearest_even(value: float) -> None:
-    stored = from_bf16(to_bf16(np.array([value], dtype=np.float32)))
-    expected = np.float32(rounded(value))
-    assert stored[0].tobytes() == expected.tobytes()
+def calibrated(**changes: Any) -> Calibration:
+    rng = np.random.default_rng(0)
+    whole = Calibration(
+        "model",
+        constants=rng.normal(size=(LAYERS, HEADS, HEAD_DIM)).astype(np.float32),
+        scales=rng.uniform(0.5, 2, (LAYERS, HEADS, HEAD_DIM)).astype(np.float32),
+        clips=rng.uniform(0.8, 1, (LAYERS, 2, HEADS)).astype(np.float32),
+        widths=rng.permutation(np.arange(12) % 3).reshape(LAYERS, 2, HEADS).astype(np.uint8),
+    )
+    return dataclasses.replace(whole, **changes)
+
+
+def test_the_configuration_knows_every_name() -> None:
+    assert KV_CACHE_DTYPES == CODEC_NAMES
 
 
 @pytest.mark.parametrize(
-    ("value", "bits"),
-    [(1.0, 0x3F80), (1 + 2**-8, 0x3F80), (1 + 3 * 2**-8, 0x3F82), (-0.0, 0x8000)],
+    ("name", "key", "value"),
+    [
+        ("bf16", "bf16", "bf16"),
+        ("int8", "int8", "int8"),
+        ("int4", "int4", "int4"),
+        ("k8v4", "int8", "int4"),
+    ],
 )
-def test_known_roundings(value: float, bits: int) -> None:
-    assert to_bf16(np.array([value], dtype=np.float32))[0] == bits
+def test_codecs_of_planes(name: str, key: str, value: str) -> None:
+    for codec in (made(name), made(name, calibrated())):
+        assert codec.name == name
+        assert codec.plane(1, "key", 2).name == key
+        assert codec.plane(1, "value", 2).name == value
 
 
-def test_infinity_and_nan_stay_what_they_are() -> None:
-    values = np.array([np.inf, -np.inf, np.nan], dtype=np.float32)
-    lowest_nan = np.array([0x7F800001, 0xFFFFFFFF], dtype=np.uint32).view(np.float32)
-    stored = from_bf16(to_bf16(np.concatenate([values, lowest_nan])))
-    assert stored[0] == np.inf
-    assert stored[1] == -np.inf
-    assert np.isnan(stored[2:]).all()
+def test_auto_takes_the_widths_of_its_calibration() -> None:
+    calibration = calibrated()
+    assert calibration.widths is not None
+    codec = made("auto", calibration)
+    for layer in range(LAYERS):
+        for head in range(HEADS):
+            for i, kind in enumerate(KINDS):
+                found = codec.plane(layer, kind, head).id
+                assert found == calibration.widths[layer, i, head]
 
 
-def place(kind: Kind, token: int, channel: int, head_dim: int) -> int:
-    """Index, in elements, of a channel of a token in its plane, from the layout in words."""
-    tile, token = divmod(token, 32)
-    start = tile * 32 * head_dim
-    if kind == "key":
-        half, token = divmod(token, 16)
-        pair, within = divmod(channel, 2)
-        return start + ((half * (head_dim // 2) + pair) * 16 + token) * 2 + within
-    group, channel = divmod(channel, 16)
-    pair, within = divmod(token, 2)
-    return start + ((group * 16 + pair) * 16 + channel) * 2 + within
+def test_bf16_stores_rows_as_they_are() -> None:
+    for codec in (made("bf16"), made("bf16", calibrated())):
+        assert codec == BF16
+        assert codec.is_plain
+        assert codec.transform(0) is None
+        assert codec.digest == b""
+        assert codec.describe() == "bf16"
 
 
-@pytest.mark.parametrize("kind", ["key", "value"])
-@pytest.mark.parametrize(("tokens", "head_dim"), [(32, 32), (64, 64), (96, 128), (32, 256)])
-def test_every_element_has_its_place(kind: Kind, tokens: int, head_dim: int) -> None:
-    rows = np.random.default_rng(7).normal(size=(tokens, head_dim)).astype(np.float32)
-    plane = BF16.encode(rows, kind)
-    assert plane.shape == (tokens * BF16.row_bytes(head_dim),)
-    elements, halves = plane.view(np.uint16), to_bf16(rows)
-    places = [
-        [place(kind, token, channel, head_dim) for channel in range(head_dim)]
-        for token in range(tokens)
-    ]
-    assert sorted(np.ravel(places)) == list(range(tokens * head_dim))
-    assert (elements[places] == halves).all()
+@pytest.mark.parametrize("name", ["int8", "int4", "k8v4"])
+def test_without_a_calibration_rows_are_rotated(name: str) -> None:
+    codec = made(name)
+    assert codec.transform(1) == (None, None, True, True)
+    assert codec.clip(1, "key", 2) == 1
+    assert codec.digest == b""
+    assert codec.describe() == f"{name} (not calibrated: Hadamard)"
 
 
-@pytest.mark.parametrize("kind", ["key", "value"])
-@pytest.mark.parametrize(("tokens", "head_dim"), [(32, 32), (64, 64), (96, 128), (32, 256)])
-def test_decode_undoes_encode(kind: Kind, tokens: int, head_dim: int) -> None:
-    rows = np.random.default_rng(8).normal(size=(tokens, head_dim)).astype(np.float32)
-    decoded = BF16.decode(BF16.encode(rows, kind), head_dim, kind)
-    assert (decoded == from_bf16(to_bf16(rows))).all()
-    assert np.abs(decoded - rows).max() <= 2**-8 * np.abs(rows).max()
+@pytest.mark.parametrize("name", ["int8", "int4", "k8v4", "auto"])
+def test_a_calibration_says_what_happens_to_rows(name: str) -> None:
+    calibration = calibrated(hadamard_values=False)
+    codec = made(name, calibration)
+    transform = codec.transform(1)
+    assert transform is not None
+    assert calibration.constants is not None
+    assert calibration.scales is not None
+    assert calibration.clips is not None
+    np.testing.assert_array_equal(transform.constant, calibration.constants[1])
+    np.testing.assert_array_equal(transform.scale, calibration.scales[1])
+    assert (transform.hadamard_keys, transform.hadamard_values) == (True, False)
+    for layer, kind, head in KVLayout(LAYERS, HEADS, HEAD_DIM, codec=codec).planes():
+        four_bits = codec.plane(layer, kind, head).name == "int4"
+        found = calibration.clips[layer, KINDS.index(kind), head]
+        assert codec.clip(layer, kind, head) == (found if four_bits else 1)
+    assert codec.digest == calibration.digest
+    assert codec.describe() == f"{name} (calibrated: constant, scale, Hadamard)"
 
 
-@pytest.mark.parametrize("shape", [(31, 64), (0, 24), (32, 24)])
-def test_rows_must_fill_tiles(shape: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="do not fill tiles"):
-        BF16.encode(np.zeros(shape, dtype=np.float32), "key")
+def test_everything_can_be_switched_off() -> None:
+    naive = Calibration("model", hadamard_keys=False, hadamard_values=False)
+    codec = made("int4", naive)
+    assert codec.transform(0) is None
+    assert codec.describe() == "int4 (calibrated: no transform)"
+    assert codec != made("int4")
+
+
+def test_equal_calibrations_make_equal_codecs() -> None:
+    assert made("int8", calibrated()) == made("int8", calibrated())
+    other = calibrated(clips=np.ones((LAYERS, 2, HEADS), dtype=np.float32))
+    assert made("int8", calibrated()) != made("int8", other)
+
+
+def test_an_unknown_name_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ConfigError, match="one of bf16, int8, int4, k8v4, auto, got 'fp8'"):
+        made("fp8")
+
+
+@pytest.mark.parametrize("calibration", [None, calibrated(widths=None)])
+def test_auto_needs_widths(calibration: Calibration | None) -> None:
+    with pytest.raises(ConfigError, match=r"auto needs a calibration .* run kvreuse calibrate"):
+        made("auto", calibration)
+
+
+@pytest.mark.parametrize("name", ["int8", "auto"])
+@pytest.mark.parametrize("field", ["num_layers", "num_kv_heads", "head_dim"])
+def test_a_calibration_of_another_geometry_is_refused(name: str, field: str) -> None:
+    geometry = {"num_layers": LAYERS, "num_kv_heads": HEADS, "head_dim": HEAD_DIM}
+    geometry[field] *= 2
+    with pytest.raises(ConfigError, match="the calibration"):
+        make_codec(name, **geometry, calibration=calibrated())

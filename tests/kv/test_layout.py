@@ -3,51 +3,141 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvreuse.errors import ConfigError
-from kvreuse.kv.codec import Bf16Codec, Kind
+from kvreuse.kv.calibration import Calibration
+from kvreuse.kv.codec import CODEC_NAMES, KVCodec, make_codec
 from kvreuse.kv.layout import KVLayout
+from kvreuse.kv.planes import decode, encode
 from kvreuse.model.spec import ModelSpec, RopeSpec
+from kvreuse.ops import reference
 
 SMOLLM2 = KVLayout(num_layers=30, num_kv_heads=3, head_dim=64)
-KINDS: tuple[Kind, Kind] = ("key", "value")
+SPEC = ModelSpec(
+    architecture="llama",
+    num_layers=30,
+    hidden_size=576,
+    intermediate_size=1536,
+    num_heads=9,
+    num_kv_heads=3,
+    head_dim=64,
+    vocab_size=49152,
+    context_length=8192,
+    rms_norm_eps=1e-5,
+    rope=RopeSpec("interleaved", 1e5, 64),
+)
 
 
 def test_sizes_of_a_known_model() -> None:
-    assert SMOLLM2.row_bytes == 128
-    assert SMOLLM2.plane_bytes == 4096
-    assert SMOLLM2.layer_bytes == 24576
+    assert SMOLLM2.plane_bytes(0, "key", 0) == SMOLLM2.plane_bytes(29, "value", 2) == 4096
+    assert SMOLLM2.layer_bytes(0) == slice(0, 24576)
+    assert SMOLLM2.layer_bytes(29) == slice(29 * 24576, 30 * 24576)
     assert SMOLLM2.page_bytes == 737280
     assert SMOLLM2.bytes_per_token == 22.5 * 1024
 
 
+@pytest.mark.parametrize(
+    ("name", "head_dim", "most"),
+    [
+        ("int8", 64, 0.532),
+        ("int8", 128, 0.516),
+        ("k8v4", 64, 0.41),
+        ("k8v4", 128, 0.40),
+        ("int4", 64, 0.29),
+        ("int4", 128, 0.282),
+    ],
+)
+def test_share_of_the_bytes_of_bf16(name: str, head_dim: int, most: float) -> None:
+    codec = codec_for(name, 4, 2, head_dim)
+    plain, small = (KVLayout(4, 2, head_dim, codec=c) for c in (KVCodec(), codec))
+    assert small.bytes_per_token <= most * plain.bytes_per_token
+
+
+def codec_for(name: str, layers: int, heads: int, head_dim: int, seed: int = 0) -> KVCodec:
+    """A codec; ``auto`` with widths by chance."""
+    widths = np.random.default_rng(seed).integers(0, 3, (layers, 2, heads)).astype(np.uint8)
+    calibration = Calibration("model", widths=widths) if name == "auto" else None
+    return make_codec(
+        name,
+        num_layers=layers,
+        num_kv_heads=heads,
+        head_dim=head_dim,
+        calibration=calibration,
+    )
+
+
+def layout(
+    name: str, layers: int, heads: int, head_dim: int, page_size: int, seed: int
+) -> KVLayout:
+    codec = codec_for(name, layers, heads, head_dim, seed)
+    return KVLayout(layers, heads, head_dim, page_size, codec)
+
+
 layouts = st.builds(
-    KVLayout,
-    num_layers=st.integers(1, 5),
-    num_kv_heads=st.integers(1, 4),
-    head_dim=st.sampled_from([32, 64, 96, 128]),
+    layout,
+    name=st.sampled_from(CODEC_NAMES),
+    layers=st.integers(1, 5),
+    heads=st.integers(1, 4),
+    head_dim=st.sampled_from([32, 64, 80, 96, 128]),
     page_size=st.sampled_from([32, 64, 96]),
+    seed=st.integers(0, 9),
 )
 
 
 @given(layouts)
 def test_planes_tile_the_page_in_order(layout: KVLayout) -> None:
-    offsets = [
-        layout.plane_offset(layer, kind, head)
+    end = 0
+    for plane in layout.planes():
+        codec = layout.codec.plane(*plane)
+        assert layout.plane_offset(*plane) == end
+        assert end % 64 == 0  # a whole cache line
+        size = layout.page_size * codec.row_bytes(layout.head_dim, plane.kind)
+        assert layout.plane_bytes(*plane) == size
+        end += size
+    assert end == layout.page_bytes == layout.bytes_per_token * layout.page_size
+    layers = [layout.layer_bytes(i) for i in range(layout.num_layers)]
+    assert layers[0].start == 0
+    assert layers[-1].stop == end
+    assert all(one.stop == next_.start for one, next_ in itertools.pairwise(layers))
+    assert layout.planes() == sorted(layout.planes())
+    assert len(layout.codec_ids()) == len(layout.clips()) == len(layout.planes())
+
+
+@settings(deadline=None, max_examples=30)
+@given(layouts, st.integers(0, 99))
+def test_a_page_gives_back_what_was_written(layout: KVLayout, seed: int) -> None:
+    """Every plane, and nothing of a plane in another; the rows of a page in two goes."""
+    rng = np.random.default_rng(seed)
+    pages = np.full((2, layout.page_bytes), 0xFF, dtype=np.uint8)
+    tokens = np.arange(layout.page_size, dtype=np.int32)
+    ones = np.ones_like(tokens)
+    shape = (layout.page_size, layout.num_kv_heads, layout.head_dim)
+    rows = {
+        (layer, kind): rng.standard_normal(shape).astype(np.float32)
         for layer in range(layout.num_layers)
-        for kind in KINDS
-        for head in range(layout.num_kv_heads)
-    ]
-    assert offsets == list(range(0, layout.page_bytes, layout.plane_bytes))
-    assert layout.plane_offset(layout.num_layers - 1, "key", 0) == (
-        layout.page_bytes - layout.layer_bytes
-    )
-    assert layout.bytes_per_token * layout.page_size == layout.page_bytes
+        for kind in ("key", "value")
+    }
+    for some in (tokens[::2], tokens[1::2]):
+        for layer in range(layout.num_layers):
+            k, v = rows[layer, "key"][some], rows[layer, "value"][some]
+            reference.write_rows(pages, layout, layer, (ones[some], some), k=k, v=v)
+    for layer, kind, head in layout.planes():
+        start = layout.plane_offset(layer, kind, head)
+        plane = pages[1, start : start + layout.plane_bytes(layer, kind, head)]
+        codec = layout.plane_codec(layer, kind, head)
+        np.testing.assert_array_equal(plane, encode(codec, rows[layer, kind][:, head], kind))
+        read = reference.read_rows(pages, layout, layer, (ones, tokens))[kind == "value"][:, head]
+        np.testing.assert_array_equal(read, decode(codec, plane, layout.head_dim, kind))
+    assert (pages[0] == 0xFF).all()
+    reference.copy_rows(pages, layout, 1, 0, layout.page_size)
+    np.testing.assert_array_equal(pages[0], pages[1])
 
 
 @given(layouts, st.integers(0, 10_000))
@@ -58,21 +148,8 @@ def test_pages_for_is_the_least_that_holds(layout: KVLayout, tokens: int) -> Non
 
 
 def test_a_layout_of_a_model() -> None:
-    spec = ModelSpec(
-        architecture="llama",
-        num_layers=30,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_heads=9,
-        num_kv_heads=3,
-        head_dim=64,
-        vocab_size=49152,
-        context_length=8192,
-        rms_norm_eps=1e-5,
-        rope=RopeSpec("interleaved", 1e5, 64),
-    )
-    assert KVLayout.of(spec) == SMOLLM2
-    assert KVLayout.of(spec, page_size=64).page_bytes == 2 * SMOLLM2.page_bytes
+    assert KVLayout.of(SPEC) == SMOLLM2
+    assert KVLayout.of(SPEC, page_size=64).page_bytes == 2 * SMOLLM2.page_bytes
 
 
 @pytest.mark.parametrize("page_size", [0, -32, 1, 33, 48])
@@ -95,8 +172,40 @@ def test_the_fingerprint_is_the_same_in_every_process_and_version() -> None:
         {"num_kv_heads": 30},
         {"head_dim": 32},
         {"page_size": 64},
-        {"codec": Bf16Codec(name="other")},
+        {"codec": codec_for("int8", 30, 3, 64)},
     ],
 )
 def test_everything_counts_in_the_fingerprint(change: dict[str, Any]) -> None:
     assert dataclasses.replace(SMOLLM2, **change).fingerprint() != SMOLLM2.fingerprint()
+
+
+def test_everything_about_a_codec_counts_in_the_fingerprint() -> None:
+    widths = np.ones((30, 2, 3), dtype=np.uint8)
+    other = widths.copy()
+    other[7, 1, 2] = 2
+    calibrations = [
+        None,
+        Calibration("model", widths=widths),
+        Calibration("model", widths=other),
+        Calibration("model", widths=widths, hadamard_values=False),
+        Calibration("model", widths=widths, clips=np.full((30, 2, 3), 0.9, dtype=np.float32)),
+        Calibration("another", widths=widths),
+    ]
+    prints = {
+        KVLayout.of(SPEC, codec=made(SPEC, name, calibration)).fingerprint()
+        for calibration in calibrations
+        for name in CODEC_NAMES
+        if name != "auto" or calibration is not None
+    }
+    bf16 = 1
+    assert len(prints) == bf16 + 3 * len(calibrations) + (len(calibrations) - 1)
+
+
+def made(spec: ModelSpec, name: str, calibration: Calibration | None) -> KVCodec:
+    return make_codec(
+        name,
+        num_layers=spec.num_layers,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        calibration=calibration,
+    )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kvreuse.errors import ModelFileError
+from kvreuse.model import bpe
 from kvreuse.model.bpe import BYTE_OF_CHARACTER
 from kvreuse.model.container import GGUFFile
 from kvreuse.model.cuts import CUTS
@@ -28,6 +29,20 @@ def tokenizer(tmp_path: Path, **extra: Any) -> Tokenizer:
     path = write_tiny_llama(tmp_path / "x.gguf", layers=1, vocab=VOCAB, extra=keys)
     with GGUFFile(path) as file:
         return Tokenizer.from_gguf(file)
+
+
+def test_long_texts_are_encoded_as_short_ones(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "It's <|im_start|> 1234\n\n  caf\u00e9 \U0001f600 " * 2000
+    assert len(text) > bpe.LONG_TEXT
+    with GGUFFile(model_path) as file:
+        read = Tokenizer.from_gguf(file)
+    for parse_special in (True, False):
+        long = read.encode(text, parse_special=parse_special)
+        with monkeypatch.context() as patch:
+            patch.setattr(bpe, "LONG_TEXT", len(text) + 1)
+            assert read.encode(text, parse_special=parse_special) == long
 
 
 def test_byte_alphabet() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kvreuse.errors import ModelFileError, RequestError
 from kvreuse.model.container import GGUFFile
+from kvreuse.model.offsets import spells, token_offsets
 from kvreuse.model.sentencepiece import MAX_REMEMBERED, SentencePieceBPE, join
 from kvreuse.model.tokenizer import IncrementalDecoder, Tokenizer
 from kvreuse.model.vocabulary import Defaults, TokenKind, Vocabulary, read_vocabulary
@@ -258,3 +259,24 @@ def test_a_text_of_which_nothing_is_left() -> None:
     assert one.encode("") == []
     with pytest.raises(RequestError, match="no token for any character of 'xé'"):
         one.encode("xé")
+
+
+@pytest.mark.parametrize("kind", ["plain", "prefixed"])
+@given(pieces=st.lists(st.sampled_from(["<s>", "</s>", "<tool>", "   ", " ", "a", "b", "\u00e9"])))
+def test_cuts_and_offsets(
+    plain: Tokenizer, prefixed: Tokenizer, kind: str, pieces: list[str]
+) -> None:
+    """A text may be cut where a literal starts; a space put in front takes no characters."""
+    one, text = {"plain": plain, "prefixed": prefixed}[kind], "".join(pieces)
+    ids = one.encode(text, add_special_tokens=False)
+    starts = one.literal_starts(text)
+    assert len(starts) == sum(text.count(literal) for literal in ("<s>", "</s>", "<tool>"))
+    for cut in starts:
+        halves = [one.encode(half, add_special_tokens=False) for half in (text[:cut], text[cut:])]
+        assert halves[0] + halves[1] == ids
+    offsets = token_offsets(one, ids, text)
+    assert offsets is not None
+    assert offsets == sorted(offsets)
+    assert (offsets[0], offsets[-1]) == (0, len(text))
+    assert spells(one, ids, text)
+    assert not spells(one, ids, text + "a")

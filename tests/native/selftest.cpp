@@ -130,7 +130,7 @@ void linears(Kernels &kernels) {
 
 void embeddings(Kernels &kernels) {
   const std::vector<int32_t> ids = {5, 0, 31, 5}, positions = {0, 1, 2, 3}, sequence(4, 0), table = {0}, length = {4}, last = {3};
-  Batch batch({4, 1, 1, 1, 32, 1, 32, 32});
+  Batch batch({4, 1, 1, 1, 32, 1, 32, 32, ITEM_TOKENS, true});
   batch.load(ids.data(), positions.data(), sequence.data(), 4, table.data(), 1, length.data(), 1, last.data(), 1, 4);
   for (const Type &type : TYPES) {
     Tensor x(4, 256);
@@ -140,19 +140,38 @@ void embeddings(Kernels &kernels) {
 }
 
 // Prefill in chunks, then a row alone, over pages in disorder; the second sequence is short.
-void attention(Kernels &kernels, const char *name, int head_dim, int window, bool interleaved, bool norms) {
+struct Stored {
+  Codec keys, values;
+  double clip;
+  bool transformed;
+};
+
+void attention(Kernels &kernels, const char *name, int head_dim, int window, bool interleaved, bool norms,
+               Stored stored = {Codec::BF16, Codec::BF16, 1, false}) {
   constexpr int KV_HEADS = 2, GROUP_SIZE = 3, PAGE = 32, PAGES = 24, POSITIONS = 700, CHUNK = 229, SEQUENCES = 2;
   const int heads = KV_HEADS * GROUP_SIZE, width = (heads + 2 * KV_HEADS) * head_dim;
-  const size_t plane = (size_t)PAGE * head_dim * 2, layer = 2 * KV_HEADS * plane;
+  std::vector<Plane> planes;
+  size_t layer = 0;
+  for (int i = 0; i < 2 * KV_HEADS; i++) {
+    const bool value = i >= KV_HEADS;
+    planes.push_back(plane_at(layer, value ? stored.values : stored.keys, value, head_dim, stored.clip));
+    layer += planes.back().tile_bytes;
+  }
   Region pool(PAGES * layer);
   Workspace space(kernels.threads().size(), CHUNK, heads * head_dim + 32, heads * head_dim, GROUP_SIZE, heads, head_dim, 16);
+  const std::vector<float> constant = reals((size_t)KV_HEADS * head_dim, 21);
+  std::vector<float> scale = reals((size_t)KV_HEADS * head_dim, 22), inverse;
+  for (float &x : scale) inverse.push_back(1.f / (x = 1.f + x * x));
   const std::vector<float> bias = reals(width, 6), q_norm = reals(head_dim, 7), k_norm = reals(head_dim, 8);
   const std::vector<float> cosines = reals((size_t)POSITIONS * head_dim / 2, 9), sines = reals((size_t)POSITIONS * head_dim / 2, 10);
   const Attention attention{
-      {pool.data(), layer, layer, plane, (size_t)TILE_TOKENS * head_dim * 2, PAGE, KV_HEADS, GROUP_SIZE, head_dim},
+      {pool.data(), planes.data(), layer, PAGE, KV_HEADS, GROUP_SIZE, head_dim},
       {norms ? bias.data() : nullptr, norms ? q_norm.data() : nullptr, norms ? k_norm.data() : nullptr, 1e-6f},
-      {cosines.data(), sines.data(), head_dim, interleaved}, 0, window, 0.18f};
-  Batch batch({CHUNK, 2, SEQUENCES, PAGES, PAGE, PAGES, 32, POSITIONS});
+      {cosines.data(), sines.data(), head_dim, interleaved},
+      {stored.transformed ? constant.data() : nullptr, stored.transformed ? scale.data() : nullptr,
+       stored.transformed ? inverse.data() : nullptr, stored.transformed, stored.transformed},
+      0, window, 0.18f};
+  Batch batch({CHUNK, 2, SEQUENCES, PAGES, PAGE, PAGES, 32, POSITIONS, ITEM_TOKENS, true});
   std::vector<int32_t> tables(SEQUENCES * PAGES, 0);
   for (int p = 0; p < 22; p++) tables[p] = (p * 7 + 3) % 22;
   tables[PAGES] = 22;
@@ -176,7 +195,7 @@ void attention(Kernels &kernels, const char *name, int head_dim, int window, boo
 
 void norms(Kernels &kernels) {
   const std::vector<int32_t> ids = {1, 2}, positions = {0, 1}, sequence(2, 0), table = {0}, length = {2}, last = {1};
-  Batch batch({2, 1, 1, 1, 32, 1, 32, 32});
+  Batch batch({2, 1, 1, 1, 32, 1, 32, 32, ITEM_TOKENS, true});
   batch.load(ids.data(), positions.data(), sequence.data(), 2, table.data(), 1, length.data(), 1, last.data(), 1, 4);
   const std::vector<float> norm = reals(288, 20);
   Tensor x(2, 288), y(2, 288);
@@ -194,5 +213,8 @@ int main() {
   embeddings(kernels);
   attention(kernels, "64, all, interleaved", 64, 0, true, false);
   attention(kernels, "80, window 100, halves, norms", 80, 100, false, true);
+  attention(kernels, "64, 8 bits", 64, 0, true, false, {Codec::INT8, Codec::INT8, 1, true});
+  attention(kernels, "80, 4 bits, window 100", 80, 100, false, true, {Codec::INT4, Codec::INT4, 0.9, true});
+  attention(kernels, "128, keys of 8 bits, values of 4", 128, 0, false, false, {Codec::INT8, Codec::INT4, 0.95, false});
   norms(kernels);
 }

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from kvreuse.kv.layout import KVLayout
 from kvreuse.model.gguf import GGUFFile, read_spec
 from kvreuse.model.spec import ModelSpec, RopeSpec
 from kvreuse.ops import reference as ref
@@ -36,7 +37,7 @@ SPEC = ModelSpec(
     rope=RopeSpec(pairs="interleaved", base=10000.0, dims=32),
     tied_embeddings=True,
 )
-GEOMETRY = ref.PageGeometry(2, num_kv_heads=2, head_dim=32)
+LAYOUT = KVLayout.of(SPEC)
 IDS = np.random.default_rng(7).integers(0, 320, 75).astype(np.int32)
 
 
@@ -67,7 +68,7 @@ class Model:
             )
             for tensor in gguf.GGUFReader(path).tensors
         }
-        self.pages = np.full((8, GEOMETRY.page_bytes), 0xFF, dtype=np.uint8)
+        self.pages = np.full((8, LAYOUT.page_bytes), 0xFF, dtype=np.uint8)
 
     def run(self, start: int, stop: int, table: Ints) -> Float32:
         """Logits of tokens ``start`` to ``stop`` of one sequence; those before are in pages."""
@@ -75,7 +76,7 @@ class Model:
         rows = np.arange(len(positions), dtype=np.int32)
         kv_len = np.array([stop], dtype=np.int32)
         step = Step(IDS[start:stop], positions, rows * 0, table[None], kv_len, rows)
-        return ref.forward(self.spec, self.weights, step, self.pages, GEOMETRY)
+        return ref.forward(self.spec, self.weights, step, self.pages, LAYOUT)
 
 
 TABLE = np.array([6, 1, 4], dtype=np.int32)
@@ -153,5 +154,5 @@ def test_a_copied_page_serves_as_well(tmp_path: Path) -> None:
         np.array([0, 5], dtype=np.int32),
         copies=((4, 3, 5),),
     )
-    logits = ref.forward(SPEC, model.weights, step, model.pages, GEOMETRY)
+    logits = ref.forward(SPEC, model.weights, step, model.pages, LAYOUT)
     np.testing.assert_array_equal(logits, whole[[69, 74]])

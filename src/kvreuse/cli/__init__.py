@@ -1,4 +1,4 @@
-"""The command line: ``run``, ``pull``, ``models`` and ``info``. A leaf: nothing imports it."""
+"""The command line: one module a command. A leaf: nothing imports it."""
 
 from kvreuse.cli.app import app, main
 

@@ -7,12 +7,18 @@ from typing import Annotated
 
 import typer
 
+from kvreuse.cli.calibrate import calibrate
+from kvreuse.cli.eval import evaluate
+from kvreuse.cli.figure import figure
 from kvreuse.cli.guard import GuardedGroup
 from kvreuse.cli.info import info
 from kvreuse.cli.models import models
+from kvreuse.cli.plan import plan
 from kvreuse.cli.pull import pull
 from kvreuse.cli.run import run
+from kvreuse.cli.serve import serve
 from kvreuse.cli.simulate import simulate
+from kvreuse.cli.why import why
 
 HELP = """
 Run language models on this CPU; every key and value is computed once and kept in pages.
@@ -32,10 +38,16 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(run)
+app.command()(serve)
 app.command()(pull)
 app.command()(models)
 app.command()(info)
 app.command()(simulate)
+app.command()(plan)
+app.command()(why)
+app.command()(calibrate)
+app.command(name="eval")(evaluate)
+app.command()(figure)
 
 
 def main() -> None:

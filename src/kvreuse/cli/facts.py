@@ -14,6 +14,10 @@ from kvreuse.model.gguf import GGUFFile, read_spec
 from kvreuse.model.source import resolve
 from kvreuse.model.spec import RopeSpec
 from kvreuse.ops import native
+from kvreuse.plan.engine import EnginePlan, plan_engine
+
+CONFIG = EngineConfig(model="any")
+"""The settings of an engine that is started without any."""
 
 
 def machine_facts() -> dict[str, Any]:
@@ -28,7 +32,7 @@ def machine_facts() -> dict[str, Any]:
         "isa_paths": [dataclasses.asdict(path) for path in native.cpu_report()],
         "threads": kernels.threads,
         "memory_available": available_memory(),
-        "kv_cache_memory": EngineConfig(model="any").kv_cache_bytes(),
+        "kv_cache_memory": CONFIG.kv_cache_bytes(),
     }
 
 
@@ -57,8 +61,23 @@ def model_facts(name: str) -> dict[str, Any]:
             "kv_bytes_per_token": layout.bytes_per_token,
             "page_size": layout.page_size,
             "page_bytes": layout.page_bytes,
+            "memory": _memory_facts(plan_engine(file, spec, layout, CONFIG, native.usable_cores())),
             "tensors": _tensor_facts(file),
         }
+
+
+def _memory_facts(plan: EnginePlan) -> dict[str, Any]:
+    """What an engine takes by default, in bytes."""
+    return {
+        "weights": plan.weights,
+        "buffers": plan.buffers,
+        "process": plan.process,
+        "kv_cache": plan.pool.nbytes,
+        "pages": plan.pool.num_pages,
+        "tokens": plan.pool.num_tokens,
+        "total": plan.total,
+        "in_words": str(plan),
+    }
 
 
 def _rope_facts(rope: RopeSpec) -> dict[str, Any]:

@@ -85,8 +85,15 @@ def _model_rows(model: dict[str, Any]) -> Rows:
         ("chat template", "yes" if model["chat_template"] else "no"),
         ("KV per token", f"{format_size(model['kv_bytes_per_token'])} in {model['kv_codec']}"),
         ("page", f"{plural(model['page_size'], 'token')}, {format_size(model['page_bytes'])}"),
+        ("KV cache", _kv_cache(model["memory"])),
+        ("memory", model["memory"]["in_words"]),
         *(("" if row else "tensors", line) for row, line in enumerate(tensors)),
     ]
+
+
+def _kv_cache(memory: dict[str, Any]) -> str:
+    size = format_size(memory["kv_cache"])
+    return f"{size}: {plural(memory['pages'], 'page')}, {plural(memory['tokens'], 'token')}"
 
 
 def _window_rows(windows: list[int | None]) -> Rows:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import kvreuse
+from kvreuse.cli import text
 from kvreuse.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -16,9 +17,17 @@ if TYPE_CHECKING:
 
 @contextmanager
 def loaded(model: str, options: dict[str, Any]) -> Iterator[tuple[LLM, float]]:
-    """The model, closed at the end, and the seconds that loading it took."""
+    """The model, closed at the end, and the seconds that loading it took.
+
+    Says so where keys and values are rounded without a calibration.
+    """
     start = time.perf_counter()
     with progress(f"Loading {model}") as report:
         llm = kvreuse.LLM(model, progress=report, **options)
     with llm:
-        yield llm, time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        codec = llm.pool.layout.codec
+        if not codec.is_plain and codec.calibration is None:
+            note = f"keys and values in {codec.describe()}; better with: kvreuse calibrate {model}"
+            text.stderr().print(note, style="dim", soft_wrap=True, markup=False)
+        yield llm, seconds

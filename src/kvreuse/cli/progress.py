@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -15,9 +14,7 @@ from rich.progress import (
 )
 
 from kvreuse.cli import text
-
-PATIENCE = 1.0
-"""Seconds after which a wait is worth a bar."""
+from kvreuse.progress import PATIENCE, shown_after
 
 
 @contextmanager
@@ -39,20 +36,9 @@ def progress(words: str, patience: float = PATIENCE) -> Iterator[Callable[[int, 
     )
     bar = Progress(*columns, console=console, transient=True)
     task = bar.add_task(text.one_line(words), total=None)
-    finished = threading.Event()
-
-    def show() -> None:
-        if not finished.wait(patience):
-            with bar:
-                finished.wait()
 
     def report(done: int, total: int) -> None:
         bar.update(task, completed=done, total=total)
 
-    thread = threading.Thread(target=show, daemon=True)
-    thread.start()
-    try:
+    with shown_after(bar, patience):
         yield report
-    finally:
-        finished.set()
-        thread.join()

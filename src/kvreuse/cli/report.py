@@ -14,11 +14,12 @@ def summary(output: RequestOutput, pool: PagePool, max_tokens: int | None) -> st
     """Tokens and their rates, time to the first one, pages and bytes: one line."""
     took, first = output.metrics, output.metrics.time_to_first_token
     parts = [
-        _tokens("prompt", took.num_prompt_tokens, took.prefill_tokens_per_second),
+        _tokens("prompt", took.num_prompt_tokens, took.prefill_tokens_per_second)
+        + f", {output.num_cached_tokens:,} cached",
         _tokens("generated", took.num_generated_tokens, took.decode_tokens_per_second),
         f"first token {duration(first)}" if first is not None else "no token",
         f"KV {plural(took.num_pages, 'page')}, "
-        f"{format_size(took.kv_bytes)} of {format_size(pool.nbytes)}",
+        f"{format_size(took.kv_bytes)} of {format_size(pool.nbytes)}{_stored(pool)}",
     ]
     if output.outputs[0].finish_reason == "length":
         full = took.num_generated_tokens == max_tokens
@@ -41,6 +42,7 @@ def as_json(
         "usage": {
             "prompt_tokens": took.num_prompt_tokens,
             "completion_tokens": took.num_generated_tokens,
+            "prompt_tokens_details": {"cached_tokens": output.num_cached_tokens},
         },
         "timings": {
             "load_seconds": load_seconds,
@@ -51,11 +53,18 @@ def as_json(
         "kv": {
             "pages": took.num_pages,
             "bytes": took.kv_bytes,
+            "dtype": pool.layout.codec.name,
             "page_size": pool.layout.page_size,
             "pool_pages": pool.num_pages,
             "pool_bytes": pool.nbytes,
         },
     }
+
+
+def _stored(pool: PagePool) -> str:
+    """How keys and values are stored, where that is not as they are."""
+    codec = pool.layout.codec
+    return "" if codec.is_plain else f" in {codec.describe()}"
 
 
 def _tokens(what: str, count: int, per_second: float | None) -> str:

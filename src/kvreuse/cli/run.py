@@ -24,7 +24,15 @@ SAMPLING = FlagGroup(
     name="sampling",
     heading="Sampling",
     source=SamplingParams,
-    skip=frozenset({"n", "logprobs", "skip_special_tokens", "include_stop_str_in_output"}),
+    skip=frozenset(
+        {
+            "n",
+            "logprobs",
+            "skip_special_tokens",
+            "include_stop_str_in_output",
+            "structured_outputs",
+        }
+    ),
     special={
         "temperature": Flag(default=0.0),
         "max_tokens": Flag(default=512, help="Tokens at which the answer ends."),
@@ -45,7 +53,11 @@ ENGINE = FlagGroup(
     heading="Engine",
     source=EngineConfig,
     skip=frozenset({"model", "max_num_seqs", "seed"}),
-    special={"kv_cache_memory": Flag(type=str | None, metavar="SIZE")},
+    special={
+        "kv_cache_memory": Flag(type=str | None, metavar="SIZE"),
+        "kv_cache_dtype": Flag(metavar="DTYPE"),
+        "calibration": Flag(metavar="FILE"),
+    },
 )
 
 

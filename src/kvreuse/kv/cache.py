@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvreuse.errors import ConfigError, RequestError
+from kvreuse.kv.census import Prefix, census
 from kvreuse.kv.hit import Hit
 from kvreuse.kv.inflight import InFlight
 from kvreuse.kv.keys import TOKEN_BYTES, Naming, Tokens, page_name, token_bytes
@@ -68,6 +69,7 @@ class KVCache:
             raise ConfigError(
                 f"--eviction-policy must be one of {', '.join(POLICIES)}, got {eviction_policy!r}"
             )
+        self.namespace = namespace
         self.enabled = enable_prefix_caching
         self.page_size = pool.layout.page_size
         self.pool = pool
@@ -102,11 +104,6 @@ class KVCache:
     def num_pinned(self) -> int:
         """Pages that are pinned."""
         return len(self._promises.pinned)
-
-    @property
-    def index_nbytes(self) -> int:
-        """Bytes of the index and of what eviction keeps of each page, ghosts included."""
-        return self._index.nbytes + self._resting.nbytes
 
     @property
     def num_available(self) -> int:
@@ -154,7 +151,7 @@ class KVCache:
         Full pages are shared; rows of an unfilled page are copied, as in :meth:`open`. ``seq``
         must have committed something, so that its own copies are done.
         """
-        self._must_be_open(seq)
+        seq.check_open()
         if seq.source is not None:
             raise PageError("a sequence was forked before its own copies were done")
         full, rows = divmod(seq.written, self.page_size)
@@ -175,7 +172,7 @@ class KVCache:
 
     def reserve(self, seq: SeqKV, n: int) -> bool:
         """Room for ``n`` tokens after those written, evicting as needed; False: nothing changed."""
-        self._must_be_open(seq)
+        seq.check_open()
         missing = self.pool.layout.pages_for(seq.written + n) - seq.num_pages
         if missing <= 0:
             return True
@@ -192,7 +189,7 @@ class KVCache:
         can be found from now on; one whose tokens the index has already is given back, and the
         table names the index's page instead.
         """
-        self._must_be_open(seq)
+        seq.check_open()
         written = seq.written + n
         if n < 0 or written > min(seq.reserved, len(ids)):
             raise PageError(f"{written} tokens written of {len(ids)}, with room for {seq.reserved}")
@@ -218,7 +215,7 @@ class KVCache:
         Its pages are free, or evictable unless others use them too. ``retention`` says how long
         they should stay, ``num_prompt_tokens`` how many tokens a pin is about.
         """
-        self._must_be_open(seq)
+        seq.check_open()
         kept = self.enabled and seq.source is None
         tail = self._keep_tail(seq, ids) if kept else seq.table[:0]
         seq.closed = True
@@ -255,6 +252,14 @@ class KVCache:
     def give_up_pins(self, n: int) -> bool:
         """Unpin up to ``n`` pages, those pinned last first; whether there were any."""
         return self._promises.give_up(n)
+
+    def clear(self) -> int:
+        """Forget every page that no sequence uses; how many those were."""
+        return self._evict(self.num_evictable)
+
+    def prefixes(self, limit: int) -> list[Prefix]:
+        """The ``limit`` largest prefixes. Cost: everything is looked at."""
+        return census(self._index, self.pool.counts_by_page, limit)
 
     def check(self) -> None:
         """Raise PageError unless the conservation law holds. Cost: everything is looked at."""
@@ -359,10 +364,15 @@ class KVCache:
             return None
         if missing > 0:
             spare = min(self.pool.num_pages // _PAGES_A_SPARE, _MOST_SPARE)
-            missing = min(max(missing, spare), self.num_evictable)
-            self.pool.release(self._resting.evict(missing, self.pool.counts_by_page))
-            self.num_evicted += missing
+            self._evict(min(max(missing, spare), self.num_evictable))
         return self.pool.alloc(n)
+
+    def _evict(self, n: int) -> int:
+        """Forget ``n`` pages that rest; returns ``n``."""
+        if n:
+            self.pool.release(self._resting.evict(n, self.pool.counts_by_page))
+            self.num_evicted += n
+        return n
 
     def _take(self, pages: Sequence[int]) -> None:
         """Add an owner to each of ``pages``, a path of the index or a part of one."""
@@ -388,8 +398,3 @@ class KVCache:
             self._drop(np.array([source], dtype=np.int32))
             if source in self._index:
                 self._resting.tick(source)
-
-    @staticmethod
-    def _must_be_open(seq: SeqKV) -> None:
-        if seq.closed:
-            raise PageError("this sequence has been closed")

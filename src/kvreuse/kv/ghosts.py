@@ -38,11 +38,6 @@ class Ghosts:
         self._next = 0
         self._num = 0
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return 22 * self._capacity
-
     def __contains__(self, name: int) -> bool:
         """Whether a page of this name was evicted lately, and has not come back since."""
         return self._find(name, self._heads[name % self._num_heads]) >= 0

@@ -38,13 +38,17 @@ def parse_size(text: str | int, what: str = "size") -> int:
     return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
 
 
-def format_size(nbytes: int) -> str:
-    """``nbytes`` in the largest binary unit that it reaches, to three digits: ``22.5 KiB``."""
+def format_size(nbytes: int, *, si: bool = False) -> str:
+    """``nbytes`` in the largest unit that it reaches, to three digits: ``22.5 KiB``.
+
+    Units are binary (1 KiB is 1,024 bytes), or decimal with ``si`` (1 kB is 1,000 bytes).
+    """
+    step, units = (1000, ("kB", "MB", "GB", "TB")) if si else (1024, ("KiB", "MiB", "GiB", "TiB"))
     size, unit = float(nbytes), "bytes"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if size < 1024:
+    for larger in units:
+        if size < step:
             break
-        size, unit = size / 1024, larger
+        size, unit = size / step, larger
     digits = 0 if size >= 100 or size == int(size) else 1 if size >= 10 else 2
     return f"{size:.{digits}f} {unit}"
 

@@ -50,14 +50,7 @@ class PagePool:
     @classmethod
     def sized(cls, layout: KVLayout, nbytes: int) -> PagePool:
         """As many pages as ``nbytes`` bytes hold. ConfigError if that is none."""
-        num_pages = nbytes // layout.page_bytes
-        if num_pages < 1:
-            raise ConfigError(
-                f"a KV cache of {format_size(nbytes)} holds no page: one takes "
-                f"{format_size(layout.page_bytes)} ({layout.page_size} tokens of "
-                f"{format_size(layout.bytes_per_token)}); raise --kv-cache-memory"
-            )
-        return cls(layout, num_pages)
+        return cls(layout, pages_within(layout, nbytes))
 
     @property
     def num_free(self) -> int:
@@ -180,6 +173,18 @@ class PagePool:
         """Let go of the mapping; it goes back to the system once no array looks into it."""
         self.data = np.empty((0, self.layout.page_bytes), dtype=np.uint8)
         self.num_pages = self._num_free = 0
+
+
+def pages_within(layout: KVLayout, nbytes: int) -> int:
+    """Pages that ``nbytes`` bytes hold; one more does not fit. ConfigError if that is none."""
+    num_pages = nbytes // layout.page_bytes
+    if num_pages < 1:
+        raise ConfigError(
+            f"a KV cache of {format_size(nbytes)} holds no page: one takes "
+            f"{format_size(layout.page_bytes)} ({layout.page_size} tokens of "
+            f"{format_size(layout.bytes_per_token)}); raise --kv-cache-memory"
+        )
+    return num_pages
 
 
 def _map_aligned(nbytes: int) -> npt.NDArray[np.uint8]:

@@ -97,12 +97,6 @@ class PrefixIndex:
         """Pages of the index, tails too."""
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        parts = (self._parents, self._tops, self._depths)
-        return self._siblings.nbytes + 8 * len(self._names) + sum(4 * len(part) for part in parts)
-
-    @property
     def lengths(self) -> array[int]:
         """int32[num_pages]: bytes of the tokens in each page; 0: the index does not have it."""
         return self._siblings.lengths
@@ -129,6 +123,11 @@ class PrefixIndex:
             self._roots[salt] = root
             self._by_node[root.node] = root
         return root
+
+    @property
+    def roots(self) -> list[Root]:
+        """The roots of all salts that have pages or sequences."""
+        return list(self._roots.values())
 
     def parent(self, page: int) -> int:
         """The node that ``page`` continues."""

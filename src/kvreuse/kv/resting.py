@@ -82,11 +82,6 @@ class Resting:
         self._all_depths = np.frombuffer(index.depths, dtype=np.int32)
         self._all_lengths = np.frombuffer(index.lengths, dtype=np.int32)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays with an entry a page, ghosts included."""
-        return 14 * len(self._leaves) + self.ghosts.nbytes
-
     def stamp(self, page: int) -> int:
         """When ``page`` was used last, on the clock."""
         return self._stamps[page]

@@ -81,6 +81,11 @@ class SeqKV:
         self.num_pages = end
         self.version += 1
 
+    def check_open(self) -> None:
+        """Raise PageError if it was closed."""
+        if self.closed:
+            raise PageError("this sequence has been closed")
+
     def check(self, index: PrefixIndex) -> None:
         """Raise PageError unless all full pages are the index's for their tokens."""
         if not self.written <= self.reserved:

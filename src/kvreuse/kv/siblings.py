@@ -29,12 +29,6 @@ class Siblings:
         self._left = array("i", [NONE]) * num_pages
         self._right = array("i", [NONE]) * num_pages
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        parts = (self._lengths, self._left, self._right)
-        return len(self._ids) + sum(len(part) * part.itemsize for part in parts)
-
     def tokens(self, page: int) -> bytes | bytearray:
         """What ``page`` holds, as :func:`~kvreuse.kv.keys.token_bytes`."""
         start = page * self._stride

@@ -32,7 +32,11 @@ class Reason(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Miss:
-    """Where reuse of a prompt ended, and why."""
+    """Where reuse of a prompt ended, and why.
+
+    The cache says it in tokens; what the tokens read, where in a chat they lie and what they cost
+    is filled in with the result (``kvreuse.explain``).
+    """
 
     reason: Reason
     index: int
@@ -41,6 +45,19 @@ class Miss:
     """DIVERGED: the tokens that a page holds from ``index`` on, at most ``CACHED_TOKENS``."""
     field: str | None = None
     """NAMESPACE: what differs."""
+    before: str = ""
+    """The text right before ``index``."""
+    prompt_text: str = ""
+    """The prompt's own text from ``index`` on."""
+    cached_text: str = ""
+    """DIVERGED: the text that a page holds from ``index`` on."""
+    part: str | None = None
+    """The part of a chat that ``index`` lies in, such as ``system text`` or ``message 3 (user)``;
+    ``template`` is the chat template's own text. None for other prompts, and at the very start."""
+    lost_tokens: int = 0
+    """Tokens computed that the cache did not have; the last one, always computed, aside."""
+    lost_seconds: float | None = None
+    """What computing them takes at the speed measured so far; None: nothing is measured yet."""
 
 
 def explain(

@@ -11,6 +11,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers
 from .container import GGUFFile
 from .cuts import CUTS, Cut
 from .header import shown
+from .literals import Literals
 from .vocabulary import (
     LITERAL_KINDS,
     SPECIAL_KINDS,
@@ -31,6 +32,8 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 BYTE_OF_CHARACTER = _byte_alphabet()
+LONG_TEXT = 1 << 14
+"""Characters from which on a text is encoded without the interpreter's lock."""
 
 
 class ByteLevelBPE:
@@ -45,6 +48,8 @@ class ByteLevelBPE:
     def __init__(self, vocabulary: Vocabulary, model: models.BPE, cut: Cut) -> None:
         self.vocabulary = vocabulary
         self._literal = vocabulary.ids_of(LITERAL_KINDS)
+        texts = {index: vocabulary.tokens[index] for index in self._literal}
+        self.literals = Literals(texts, vocabulary.ids_of(SPECIAL_KINDS))
         user_defined = vocabulary.ids_of((TokenKind.USER_DEFINED,))
         self._plain, self._parsing = Tokenizer(model), Tokenizer(model)
         for pipeline in (self._plain, self._parsing):
@@ -75,7 +80,11 @@ class ByteLevelBPE:
     def encode(self, text: str, *, parse_special: bool) -> list[int]:
         """The ids of a text of valid Unicode, without BOS and EOS."""
         pipeline = self._parsing if parse_special else self._plain
-        ids: list[int] = pipeline.encode(text, add_special_tokens=False).ids
+        ids: list[int]
+        if len(text) < LONG_TEXT:
+            ids = pipeline.encode(text, add_special_tokens=False).ids
+        else:  # the same, and other threads get on meanwhile
+            ids = pipeline.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
 
     def token_bytes(self, token_id: int) -> bytes:

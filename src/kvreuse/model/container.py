@@ -88,6 +88,7 @@ class GGUFFile:
         except BaseException:
             mapping.close()
             raise
+        self._digest: bytes | None = None
         self._mapping: mmap.mmap | None = mapping
         # The array and its views own the mapping: it goes with the last of them.
         self._bytes: npt.NDArray[np.uint8] | None = np.frombuffer(mapping, np.uint8)
@@ -139,10 +140,12 @@ class GGUFFile:
         return dict(Counter(tensor.type for tensor in self.tensors.values()).most_common())
 
     def sha256(self) -> bytes:
-        """SHA-256 of the whole file, as it is mapped."""
+        """SHA-256 of the whole file, as it is mapped; computed once."""
         if self._bytes is None:
             raise ValueError(f"{self.path} is closed")
-        return hashlib.sha256(self._bytes.data).digest()
+        if self._digest is None:
+            self._digest = hashlib.sha256(self._bytes.data).digest()
+        return self._digest
 
     def close(self) -> None:
         """Unmap the file; where views of ``data`` are still alive, with the last of them."""

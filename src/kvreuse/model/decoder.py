@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +21,15 @@ from kvreuse.ops.native import (
     Rotary,
     Tensor,
     Workspace,
+    item_tokens,
 )
 
 from .rope import rope_tables
 from .spec import ModelSpec, RopeSpec
 from .weights import LayerWeights, ModelWeights, Vector
 
-PART_TOKENS = 512
-"""Tokens whose attention results are kept apart before they are merged (native/kernels.h)."""
+UNITS_PER_THREAD = 8
+"""Pieces of attention's work that every thread should find: threads take them in turn."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,8 +64,14 @@ class Decoder:
         layout: KVLayout,
         pool: npt.NDArray[np.uint8],
         limits: StepLimits,
+        *,
+        grouped: bool = True,
     ) -> None:
-        """``pool`` is uint8[num_pages, page_bytes], see ``PagePool.data``."""
+        """``pool`` is uint8[num_pages, page_bytes], see ``PagePool.data``.
+
+        ``grouped``: attention reads pages that sequences share once for all of them, not once for
+        each; the results are the same.
+        """
         self.spec = spec
         self._threads = kernels.threads
         self._batch = Batch(
@@ -75,6 +83,8 @@ class Decoder:
             num_pages=len(pool),
             vocabulary=spec.vocab_size,
             positions=limits.positions,
+            item_tokens=item_tokens(spec.group_size),
+            grouped=grouped,
         )
         self._workspace = Workspace(
             threads=kernels.threads,
@@ -84,16 +94,10 @@ class Decoder:
             group_size=spec.group_size,
             heads=spec.num_heads,
             head_dim=spec.head_dim,
-            max_partials=limits.sequences * -(-limits.positions // PART_TOKENS),
+            max_partials=self._batch.max_partials,
         )
-        self._kv = KVView(
-            pool,
-            layout.page_size,
-            spec.num_layers,
-            spec.num_kv_heads,
-            spec.group_size,
-            spec.head_dim,
-        )
+        self._codec = layout.codec
+        self._kv = _kv_view(spec, layout, pool)
         self._rotary = _rotary(spec.rope, limits.positions)
         self._local_rotary = (
             _rotary(spec.local_rope, limits.positions) if spec.local_rope else self._rotary
@@ -141,6 +145,15 @@ class Decoder:
         spec = self.spec
         window = spec.windows[i] if spec.windows else None
         scale = spec.attention_scale or 1 / math.sqrt(spec.head_dim)
+        transform = self._codec.transform(i)
+        options: dict[str, Any] = {}
+        if transform is not None:
+            options = {
+                "key_constant": _flat(transform.constant),
+                "key_scale": _flat(transform.scale),
+                "hadamard_keys": transform.hadamard_keys,
+                "hadamard_values": transform.hadamard_values,
+            }
         return Attention(
             self._kv,
             self._rotary if window is None else self._local_rotary,
@@ -151,6 +164,7 @@ class Decoder:
             layer.q_norm,
             layer.k_norm,
             spec.rms_norm_eps,
+            **options,
         )
 
     def _add(
@@ -179,7 +193,8 @@ class Decoder:
 
         The arguments are the fields of ``BatchInput``. ValueError where they are out of bounds.
         """
-        units_wanted = 2 * self._threads  # enough attention items that no thread idles
+        # Attention has kv heads as many units as items: enough that no thread idles for long.
+        units_wanted = -(-UNITS_PER_THREAD * self._threads // self.spec.num_kv_heads)
         self._batch.load(ids, positions, row_seq, tables, kv_len, sample_rows, units_wanted)
         self._program.run()
         return self._logit_rows[: len(sample_rows)]
@@ -187,6 +202,34 @@ class Decoder:
     def seconds(self) -> dict[str, float]:
         """Seconds spent in the kernels so far, by operation."""
         return dict(self._program.seconds())
+
+    @property
+    def page_bytes_read(self) -> int:
+        """Bytes of keys and values that attention has read so far.
+
+        A page counts once for each of attention's work items that reads it, however many rows that
+        item has; what a window hides does not count.
+        """
+        return self._program.page_bytes_read
+
+
+def _kv_view(spec: ModelSpec, layout: KVLayout, pool: npt.NDArray[np.uint8]) -> KVView:
+    """Where and how keys and values lie in the pages of ``pool``."""
+    codecs = () if layout.codec.is_plain else (layout.codec_ids(), layout.clips())
+    return KVView(
+        pool,
+        layout.page_size,
+        spec.num_layers,
+        spec.num_kv_heads,
+        spec.group_size,
+        spec.head_dim,
+        *codecs,
+    )
+
+
+def _flat(rows: Vector | None) -> Vector | None:
+    """Rows one after the other, as the kernels take them."""
+    return None if rows is None else np.ascontiguousarray(rows, dtype=np.float32).reshape(-1)
 
 
 def _rotary(rope: RopeSpec, positions: int) -> Rotary:

@@ -62,7 +62,7 @@ class SentencePieceBPE:
         self._byte_ids = byte_ids if len(byte_ids) == 256 else None
         literal = vocabulary.ids_of(LITERAL_KINDS)
         texts = {index: tokens[index].replace(" ", SPACE) for index in literal}
-        self._literals = Literals(texts, vocabulary.ids_of(SPECIAL_KINDS))
+        self.literals = Literals(texts, vocabulary.ids_of(SPECIAL_KINDS), space=SPACE)
         self._words = _word_pattern(self._ids)
         self._remembered: dict[str, list[int]] = {}
 
@@ -82,7 +82,7 @@ class SentencePieceBPE:
         prefix = SPACE if self.space_prefix else ""
         ids: list[int] = []
         escaped = text.replace(" ", SPACE)
-        for part in self._literals.split(escaped, parse_special=parse_special):
+        for part in self.literals.split(escaped, parse_special=parse_special):
             if isinstance(part, int):
                 ids.append(part)
             else:

@@ -124,6 +124,14 @@ class Tokenizer:
         """Whether ``skip_special_tokens`` leaves this token out."""
         return token_id in self._special
 
+    def literal_starts(self, text: str) -> list[int]:
+        """Where control and user-defined tokens stand in a text, in characters; not blank ones.
+
+        Encoding, with ``parse_special``, cuts a text there first of all: what lies before and what
+        starts there have the tokens that they have by themselves.
+        """
+        return self._model.literals.starts(text)
+
     def literal_id(self, text: str) -> int | None:
         """The control or user-defined token that reads ``text``, if there is one."""
         return self._literals.get(text)

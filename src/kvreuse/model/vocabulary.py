@@ -12,6 +12,7 @@ from kvreuse.errors import ModelFileError
 
 from .container import GGUFFile
 from .header import shown
+from .literals import Literals
 
 # Tokens that end an answer wherever they appear, whichever of them the file calls EOS.
 END_TEXTS = frozenset(
@@ -72,6 +73,8 @@ class TokenModel(Protocol):
     vocabulary: Vocabulary
     space_prefix: bool
     """Whether a text gets a space in front before it is cut, which decoding takes away again."""
+    literals: Literals
+    """What finds control and user-defined tokens in a text."""
 
     def encode(self, text: str, *, parse_special: bool) -> list[int]:
         """The ids of a text of valid Unicode, without BOS and EOS."""

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 def paths() -> list[tuple[str, bool, bool, str]]: ...
 def cpu_name() -> str: ...
+def item_tokens(group_size: int) -> int: ...
 
 class Tensor:
     def __init__(self, rows: int, columns: int) -> None: ...
@@ -67,6 +68,8 @@ class KVView:
         kv_heads: int,
         group_size: int,
         head_dim: int,
+        codecs: npt.NDArray[np.int32] | None = None,
+        clips: npt.NDArray[np.float32] | None = None,
     ) -> None: ...
 
 class Attention:
@@ -81,6 +84,10 @@ class Attention:
         q_norm: npt.NDArray[np.float32] | None = None,
         k_norm: npt.NDArray[np.float32] | None = None,
         eps: float = 0.0,
+        key_constant: npt.NDArray[np.float32] | None = None,
+        key_scale: npt.NDArray[np.float32] | None = None,
+        hadamard_keys: bool = False,
+        hadamard_values: bool = False,
     ) -> None: ...
 
 class Batch:
@@ -94,6 +101,8 @@ class Batch:
         num_pages: int,
         vocabulary: int,
         positions: int,
+        item_tokens: int = 16,
+        grouped: bool = True,
     ) -> None: ...
     def load(
         self,
@@ -109,6 +118,9 @@ class Batch:
     def items(self) -> int: ...
     @property
     def splits(self) -> int: ...
+    @property
+    def max_partials(self) -> int: ...
+    def tiles_read(self, window: int = 0) -> int: ...
 
 class Workspace:
     def __init__(
@@ -178,4 +190,6 @@ class Program:
     def add_norm(self, y: Tensor, norm: Input, x: Tensor) -> None: ...
     def gather(self, x: Tensor, y: Tensor) -> None: ...
     def run(self) -> None: ...
+    @property
+    def page_bytes_read(self) -> int: ...
     def seconds(self) -> list[tuple[str, float]]: ...

@@ -21,6 +21,7 @@ from ._native import (
     Tensor,
     Workspace,
     cpu_name,
+    item_tokens,
     paths,
 )
 
@@ -42,6 +43,7 @@ __all__ = [
     "available_isas",
     "cpu_name",
     "cpu_report",
+    "item_tokens",
     "open_kernels",
 ]
 

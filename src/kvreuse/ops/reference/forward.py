@@ -8,14 +8,21 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from kvreuse.floats import Float32, add
+from kvreuse.kv.layout import KVLayout
 from kvreuse.model.spec import ModelSpec
 from kvreuse.ops.reference.attention import attend, scale_queries
-from kvreuse.ops.reference.floats import Float32, add
 from kvreuse.ops.reference.linear import embed, linear
 from kvreuse.ops.reference.matrices import DenseMatrix, Matrix
-from kvreuse.ops.reference.pages import Geometry, Pages, copy_rows, write_rows
+from kvreuse.ops.reference.pages import Pages, copy_rows, write_rows
 from kvreuse.ops.reference.rotary import rope, rope_tables
 from kvreuse.ops.reference.rows import gelu_mul, rms_norm, silu_mul
+from kvreuse.ops.reference.transform import (
+    restore_values,
+    transform_keys,
+    transform_queries,
+    transform_values,
+)
 
 Ints = npt.NDArray[np.int32]
 Weights = Mapping[str, Matrix]
@@ -54,7 +61,7 @@ class Batch(Protocol):
 
 
 def forward(
-    spec: ModelSpec, weights: Weights, batch: Batch, pages: Pages, geometry: Geometry
+    spec: ModelSpec, weights: Weights, batch: Batch, pages: Pages, layout: KVLayout
 ) -> Float32:
     """Logits float32 ``[S, vocab]`` of one step; keys and values are written into ``pages``.
 
@@ -62,8 +69,8 @@ def forward(
     ``pages`` uint8 ``[num_pages, page_bytes]``.
     """
     for source, target, rows in batch.copies:
-        copy_rows(pages, geometry, source, target, rows)
-    step = _Step(spec, weights, batch, pages, geometry)
+        copy_rows(pages, layout, source, target, rows)
+    step = _Step(spec, weights, batch, pages, layout)
     x = embed(weights["token_embd.weight"], batch.ids, spec.embedding_scale)
     for layer in range(spec.num_layers):
         x = add(x, step.attention(layer, x))
@@ -76,16 +83,16 @@ class _Step:
     """One step through the layers: what the operations of a layer share."""
 
     def __init__(
-        self, spec: ModelSpec, weights: Weights, batch: Batch, pages: Pages, geometry: Geometry
+        self, spec: ModelSpec, weights: Weights, batch: Batch, pages: Pages, layout: KVLayout
     ) -> None:
         self.spec, self.weights, self.batch = spec, weights, batch
-        self.pages, self.geometry = pages, geometry
+        self.pages, self.layout = pages, layout
         longest = int(batch.positions.max()) + 1
         self.rotations = {
             rope: rope_tables(rope, longest) for rope in (spec.rope, spec.local_rope) if rope
         }
-        page = batch.tables[batch.row_seq, batch.positions // geometry.page_size]
-        self.where = page, batch.positions % np.int32(geometry.page_size)
+        page = batch.tables[batch.row_seq, batch.positions // layout.page_size]
+        self.where = page, batch.positions % np.int32(layout.page_size)
 
     def vector(self, name: str) -> Float32:
         """A norm or a bias."""
@@ -124,11 +131,20 @@ class _Step:
         normed = self.norm(x, f"{block}.attn_norm")
         q, k = (self.rotated(normed, layer, f"{block}.attn_{part}") for part in "qk")
         v = self.heads(normed, f"{block}.attn_v")
-        write_rows(self.pages, self.geometry, layer, self.where, k=k, v=v)
-        seen = attend(
-            scale_queries(q, spec.head_dim, spec.attention_scale),
+        transform = self.layout.codec.transform(layer)
+        write_rows(
             self.pages,
-            self.geometry,
+            self.layout,
+            layer,
+            self.where,
+            k=transform_keys(k, transform),
+            v=transform_values(v, transform),
+        )
+        q = scale_queries(q, spec.head_dim, spec.attention_scale)
+        seen = attend(
+            transform_queries(q, transform),
+            self.pages,
+            self.layout,
             layer=layer,
             tables=batch.tables,
             kv_len=batch.kv_len,
@@ -136,7 +152,8 @@ class _Step:
             row_seq=batch.row_seq,
             window=self.window(layer),
         )
-        out = linear(seen, self.weights[f"{block}.attn_output.weight"])
+        heads = restore_values(seen.reshape(len(x), -1, spec.head_dim), transform)
+        out = linear(heads.reshape(seen.shape), self.weights[f"{block}.attn_output.weight"])
         return self.norm(out, f"{block}.post_attention_norm") if spec.post_norms else out
 
     def feed_forward(self, layer: int, x: Float32) -> Float32:

@@ -1,4 +1,7 @@
-"""Single-precision operations as the kernels do them: fused, to nearest even, denormals flushed."""
+"""Single-precision operations as the kernels do them: fused, to nearest even, denormals flushed.
+
+Plain NumPy; the twins of the kernels and of the planes of a page are written in these.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,7 @@ def tree16(lanes: Float32) -> Float32:
 def exp2(t: npt.ArrayLike) -> Float32:
     """2 to the power ``t``: a polynomial of degree 5 around the nearest integer.
 
-    Exactly 1 at 0, exactly 0 below -125; ``t`` above 126 counts as 126.
+    Exactly 1 at 0, exactly 0 below -125; ``t`` above 126 counts as 126; NaN stays NaN.
     """
     exponent = np.asarray(t, dtype=np.float32)
     clamped = np.clip(exponent, np.float32(-126), np.float32(126))
@@ -106,15 +109,18 @@ def exp2(t: npt.ArrayLike) -> Float32:
     value: npt.ArrayLike = EXP2_COEFFICIENTS[0]
     for coefficient in EXP2_COEFFICIENTS[1:]:
         value = fma(value, fraction, coefficient)
-    scaled = np.ldexp(value, whole.astype(np.int32)).astype(np.float32)
+    power = np.where(np.isnan(whole), np.float32(0), whole).astype(np.int32)
+    scaled = np.ldexp(value, power).astype(np.float32)
     return np.where(exponent < np.float32(-125), np.float32(0), scaled)
 
 
 def to_bf16(x: Float32) -> npt.NDArray[np.uint16]:
-    """The upper 16 bits of each float32 (not NaN) after rounding to nearest, ties to even."""
+    """The upper 16 bits of each float32 after rounding to nearest, ties to even; NaN stays NaN."""
     bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
     odd = (bits >> np.uint32(16)) & np.uint32(1)
-    return ((bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)).astype(np.uint16)
+    rounded = (bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)
+    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
+    return np.where(np.isnan(x), quiet, rounded).astype(np.uint16)
 
 
 def from_bf16(bits: npt.NDArray[np.uint16]) -> Float32:

@@ -1,0 +1,230 @@
+"""What reading a shared prefix once saves: the attention kernel alone, grouped against ungrouped.
+
+    python bench/attention.py [--prefix 8192] [--kv-heads 8] [--head-dim 128] [--group-size 1]
+                              [--own 32] [--isa PATH] [--threads N] [--repeats 7] [--json]
+
+One layer, one new token for each of 1 to 64 sequences that share a prefix and have tokens of their
+own behind it. Both ways run in turn, figures are medians. `of memory` and `of FMA` are the bytes of
+pages read and the products done a second, over what the machine reads from memory and multiplies
+at most, measured in the same run; pages that lie in the last cache are read faster than memory is.
+The last lines share nothing: there, both plans are to cost the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import sys
+import time
+
+import numpy as np
+
+from kvreuse.errors import ConfigError
+from kvreuse.ops.native import (
+    Attention,
+    Batch,
+    Kernels,
+    KVView,
+    Rotary,
+    Tensor,
+    Workspace,
+    item_tokens,
+    open_kernels,
+)
+
+PAGE = 32
+TILE = 32
+ROWS = (1, 4, 16, 64)
+UNITS_PER_THREAD = 8
+GIB = 1 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """Heads, and tokens that sequences share and have for themselves."""
+
+    kv_heads: int
+    group_size: int
+    head_dim: int
+    prefix: int
+    own: int
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+        return self.kv_heads * self.group_size
+
+    @property
+    def tile_bytes(self) -> int:
+        """Keys and values of 32 tokens in all heads."""
+        return TILE * 2 * 2 * self.kv_heads * self.head_dim
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """Medians of one way to plan a step. ``products``: a multiply and an add count as two."""
+
+    seconds: float
+    bytes_read: int
+    products: int
+
+
+class Layer:
+    """One layer's pool, full of random keys and values, and what a call needs."""
+
+    def __init__(self, kernels: Kernels, shape: Shape, sequences: int, shared: bool) -> None:
+        self.kernels, self.shape, self.sequences = kernels, shape, sequences
+        prefix, own = shape.prefix // PAGE, -(-shape.own // PAGE)
+        pages = (prefix if shared else prefix * sequences) + own * sequences
+        self.positions = prefix * PAGE + shape.own
+        values = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32)
+        bf16 = (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+        self.pool = np.resize(bf16, (pages, shape.tile_bytes))
+        ones = np.ones((self.positions, shape.head_dim // 2), dtype=np.float32)
+        view = KVView(self.pool, PAGE, 1, shape.kv_heads, shape.group_size, shape.head_dim)
+        self.attention = Attention(view, Rotary(ones, ones * 0, False), 0, 0.1)
+        order = np.random.default_rng(1).permutation(pages).astype(np.int32)
+        heads = np.tile(order[:prefix], (sequences, 1))
+        if not shared:
+            heads = order[: prefix * sequences].reshape(sequences, prefix)
+        tails = order[-own * sequences :].reshape(sequences, own)
+        self.tables = np.ascontiguousarray(np.concatenate([heads, tails], axis=1))
+        width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+        self.qkv = Tensor(sequences, width)
+        self.qkv.numpy()[:] = np.resize(values, (sequences, width))
+        self.out = Tensor(sequences, shape.heads * shape.head_dim)
+        self.batches = {grouped: self._batch(grouped, pages) for grouped in (True, False)}
+        self.space = Workspace(
+            kernels.threads,
+            sequences,
+            64,
+            shape.heads * shape.head_dim,
+            shape.group_size,
+            shape.heads,
+            shape.head_dim,
+            self.batches[True].max_partials,
+        )
+
+    def _batch(self, grouped: bool, pages: int) -> Batch:
+        count, shape = self.sequences, self.shape
+        batch = Batch(
+            count,
+            1,
+            count,
+            self.tables.shape[1],
+            PAGE,
+            pages,
+            vocabulary=1,
+            positions=self.positions,
+            item_tokens=item_tokens(shape.group_size),
+            grouped=grouped,
+        )
+        batch.load(
+            np.zeros(count, dtype=np.int32),
+            np.full(count, self.positions - 1, dtype=np.int32),
+            np.arange(count, dtype=np.int32),
+            self.tables,
+            np.full(count, self.positions, dtype=np.int32),
+            np.zeros(0, dtype=np.int32),
+            -(-UNITS_PER_THREAD * self.kernels.threads // shape.kv_heads),
+        )
+        return batch
+
+    def measure(self, repeats: int) -> tuple[Figures, Figures]:
+        """Grouped and ungrouped, in turn. AssertionError where their results differ."""
+        seconds: dict[bool, list[float]] = {True: [], False: []}
+        results = {}
+        for _ in range(repeats + 1):
+            for grouped, batch in self.batches.items():
+                start = time.perf_counter()
+                self.kernels.attend(self.space, batch, self.attention, self.qkv, self.out)
+                seconds[grouped].append(time.perf_counter() - start)
+                results[grouped] = self.out.numpy().copy()
+        assert (results[True] == results[False]).all()
+        shape = self.shape
+        products = 4 * self.sequences * shape.heads * self.positions * shape.head_dim
+        together, apart = (
+            Figures(
+                statistics.median(seconds[way][1:]),
+                self.batches[way].tiles_read() * shape.tile_bytes,
+                products,
+            )
+            for way in (True, False)
+        )
+        return together, apart
+
+
+def compare(
+    kernels: Kernels, shape: Shape, sequences: int, shared: bool, repeats: int
+) -> dict[str, float]:
+    """One line of the table."""
+    layer = Layer(kernels, shape, sequences, shared)
+    grouped, ungrouped = layer.measure(repeats)
+    memory, peak = kernels.read_bandwidth(GIB // 2, 2), kernels.float_peak()
+    line: dict[str, float] = {
+        "rows": sequences,
+        "shared": shape.prefix if shared else 0,
+        "times faster": ungrouped.seconds / grouped.seconds,
+    }
+    for name, figures in (("grouped", grouped), ("ungrouped", ungrouped)):
+        line |= {
+            f"{name} ms": figures.seconds * 1e3,
+            f"{name} MiB": figures.bytes_read / (1 << 20),
+            f"{name} of memory": figures.bytes_read / figures.seconds / memory,
+            f"{name} of FMA": figures.products / figures.seconds / peak,
+        }
+    return line | {"memory GB/s": memory / 1e9, "FMA GFLOP/s": peak / 1e9}
+
+
+def table(lines: list[dict[str, float]]) -> str:
+    """The lines for people."""
+    head = "  rows  shared    ungrouped: ms     MiB  of memory  of FMA"
+    head += "      grouped: ms     MiB  of memory  of FMA    times faster"
+    rows = [head]
+    for line in lines:
+        row = f"{line['rows']:>6.0f}{line['shared']:>8.0f}"
+        for name, width in (("ungrouped", 17), ("grouped", 17)):
+            row += f"{line[f'{name} ms']:>{width}.3f}{line[f'{name} MiB']:>8.0f}"
+            row += f"{line[f'{name} of memory']:>11.0%}{line[f'{name} of FMA']:>8.0%}"
+        rows.append(f"{row}{line['times faster']:>16.2f}")
+    return "\n".join(rows)
+
+
+def main() -> int:
+    """Measure and print; the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--prefix", type=int, default=8192, help="shared tokens, a multiple of 32")
+    parser.add_argument("--own", type=int, default=32, help="tokens of each sequence behind it")
+    parser.add_argument("--kv-heads", type=int, default=8)
+    parser.add_argument("--head-dim", type=int, default=128)
+    parser.add_argument("--group-size", type=int, default=1, help="query heads of a KV head")
+    parser.add_argument("--isa", help="instruction-set path (default: the best of this machine)")
+    parser.add_argument("--threads", type=int, help="default: the cores of this process")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    try:
+        kernels = open_kernels(options.isa, options.threads)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    shape = Shape(
+        options.kv_heads, options.group_size, options.head_dim, options.prefix, options.own
+    )
+    lines = [compare(kernels, shape, rows, True, options.repeats) for rows in ROWS]
+    alone = dataclasses.replace(shape, prefix=512)
+    lines += [compare(kernels, alone, rows, False, 5 * options.repeats) for rows in ROWS]
+    if options.json:
+        print(json.dumps({"isa": kernels.isa, "threads": kernels.threads, "lines": lines}))
+    else:
+        print(f"{kernels.isa}, {kernels.threads} threads")
+        print(table(lines))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""``kvreuse calibrate``: learn how a model's keys and values are best stored in fewer bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from rich.text import Text as Words
+
+from kvreuse.cli import text
+from kvreuse.cli.flags import with_flags
+from kvreuse.cli.measuring import MACHINE, parse_share, subject_of, text_of
+from kvreuse.cli.progress import progress
+from kvreuse.cli.tables import show_table
+from kvreuse.kv.calibration import WIDTHS
+from kvreuse.kv.memory import format_size
+
+if TYPE_CHECKING:
+    from kvreuse.quality.calibrate import Calibrated
+
+BOUND_FLAG = "--max-ppl-increase"
+
+
+@with_flags(MACHINE)
+def calibrate(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A GGUF file, or a name that pull knows.")
+    ],
+    *,
+    text_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--text",
+            metavar="FILE",
+            help="UTF-8 text to learn from; left out: the help topics that Python brings along.",
+        ),
+    ] = None,
+    max_ppl_increase: Annotated[
+        str,
+        typer.Option(
+            BOUND_FLAG, metavar="SHARE", help="How much perplexity auto may cost, against bf16."
+        ),
+    ] = "0.5%",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Where to write; left out: the cache folder, where it is found."
+        ),
+    ] = None,
+    heat_map: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Where to draw the errors (SVG); left out: next to the output."
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", metavar="", help="Print one JSON object.")
+    ] = False,
+    machine: dict[str, Any],
+) -> None:
+    """Learn how a model's keys and values are best stored in 8 and 4 bits, and what that costs.
+
+    The result is one small file, found and used whenever this model runs with --kv-cache-dtype.
+    Takes minutes: perplexity is measured with every codec.
+
+    \b
+      kvreuse calibrate smollm2-135m
+      kvreuse calibrate smollm2-135m --text book.txt --max-ppl-increase 1%
+      kvreuse run smollm2-135m "Why is the sky blue?" --kv-cache-dtype auto
+    """
+    bound = parse_share(max_ppl_increase, BOUND_FLAG)
+    content = text_of(text_file)
+    from kvreuse.model.calibrated import calibration_path  # noqa: PLC0415 (heavy)
+    from kvreuse.quality.calibrate import calibrate as measure  # noqa: PLC0415
+    from kvreuse.quality.heatmap import heat_map as drawn  # noqa: PLC0415
+
+    subject = subject_of(model, machine)
+    target = output or calibration_path(subject.digest)
+    picture = heat_map or target.with_suffix(".svg")
+    found = measure(subject, content, bound, progress)
+    found.calibration.save(target)
+    name = Path(model).name.removesuffix(".gguf")
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    picture.write_text(drawn(found.calibration, name), encoding="utf-8")
+    if as_json:
+        text.write_out(json.dumps(_as_json(found, model, bound, target, picture)) + "\n")
+    else:
+        _show(found, bound, target, picture)
+
+
+def _as_json(
+    found: Calibrated, model: str, bound: float, target: Path, picture: Path
+) -> dict[str, Any]:
+    """The figures; increases are relative, their errors standard errors."""
+    return {
+        "model": model,
+        "text": found.calibration.text,
+        "tokens": found.tokens,
+        "bf16_ppl": found.reference_ppl,
+        "max_ppl_increase": bound,
+        "within_bound": found.increases["auto"].at_most <= bound,
+        "results": [
+            {
+                "kv_cache_dtype": name,
+                "ppl_increase": increase.value,
+                "standard_error": increase.error,
+                "bytes_per_token": found.bytes_per_token[name],
+                "refused": found.calibration.refusal(name) is not None,
+            }
+            for name, increase in found.increases.items()
+        ],
+        "auto_planes": _plane_counts(found),
+        "calibration": str(target),
+        "heat_map": str(picture),
+    }
+
+
+def _plane_counts(found: Calibrated) -> dict[str, int]:
+    """How many planes ``auto`` has in each codec."""
+    widths = found.calibration.widths
+    assert widths is not None
+    return {name: int(np.sum(widths == i)) for i, name in enumerate(WIDTHS)}
+
+
+def _show(found: Calibrated, bound: float, target: Path, picture: Path) -> None:
+    console = text.stdout()
+    whole = found.bytes_per_token["bf16"]
+    rows = [("bf16", f"{found.reference_ppl:.3f}", "", format_size(whole), "")]
+    for name, increase in found.increases.items():
+        size = found.bytes_per_token[name]
+        rows.append(
+            (
+                name,
+                f"{found.reference_ppl * (1 + increase.value):.3f}",
+                f"{increase.value:+.2%} ± {increase.error:.2%}",
+                format_size(size),
+                f"{size / whole:.3f}x",
+            )
+        )
+    headings = ("KV CACHE", "PERPLEXITY", "INCREASE", "KV PER TOKEN", "OF BF16")
+    console.print(Words(f"on {found.calibration.text}", style="dim"), soft_wrap=True)
+    show_table(headings, rows)
+    planes = ", ".join(f"{count} in {name}" for name, count in _plane_counts(found).items())
+    console.print(Words(f"auto: keys and values of {planes} (by layer and head)"), soft_wrap=True)
+    if found.increases["auto"].at_most > bound:
+        console.print(
+            Words(
+                f"auto is not shown to stay within {bound:.2%}: that takes a longer --text, "
+                f"or a larger {BOUND_FLAG}",
+                style="yellow",
+            ),
+            soft_wrap=True,
+        )
+    for name in found.increases:
+        if refusal := found.calibration.refusal(name):
+            console.print(Words(refusal, style="yellow"), soft_wrap=True)
+    console.print(Words(f"saved {target}"), soft_wrap=True)
+    console.print(Words(f"drawn {picture}"), soft_wrap=True)

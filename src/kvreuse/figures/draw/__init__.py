@@ -1,0 +1,1 @@
+"""From records to pictures. The only place that needs matplotlib."""

@@ -1,0 +1,1 @@
+"""Structured outputs: which tokens may come next, by llguidance."""

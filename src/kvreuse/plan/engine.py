@@ -1,0 +1,107 @@
+"""The inverse that the engine starts from: pages for a budget, and what stands beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kvreuse.config import EngineConfig
+from kvreuse.kv.layout import KVLayout
+from kvreuse.kv.memory import format_size
+from kvreuse.kv.pool import pages_within
+from kvreuse.model.gguf import GGUFFile
+from kvreuse.model.spec import ModelSpec
+
+from .buffers import StepShape, buffer_bytes, process_bytes
+from .geometry import Widths
+from .weights import packed_bytes, vector_bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PoolPlan:
+    """``num_pages`` pages of ``layout``: as many as the budget holds, one more would not fit."""
+
+    layout: KVLayout
+    num_pages: int
+
+    @classmethod
+    def within(cls, layout: KVLayout, budget: int) -> PoolPlan:
+        """The pool for ``budget`` bytes. ConfigError if it holds no page."""
+        return cls(layout, pages_within(layout, budget))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the pool: those of its mapping, to the byte."""
+        return self.num_pages * self.layout.page_bytes
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the pool holds."""
+        return self.num_pages * self.layout.page_size
+
+    def __str__(self) -> str:
+        """Size, pages and tokens, for a line of text."""
+        layout = self.layout
+        return (
+            f"{format_size(self.nbytes)}: {self.num_pages:,} pages of "
+            f"{format_size(layout.page_bytes)}, {self.num_tokens:,} tokens of "
+            f"{format_size(layout.bytes_per_token)} in {layout.codec.name}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """What an engine will take, in bytes, known before it takes it."""
+
+    weights: int
+    buffers: int
+    process: int
+    pool: PoolPlan
+
+    @property
+    def total(self) -> int:
+        """Resident memory with every page in use."""
+        return self.weights + self.buffers + self.process + self.pool.nbytes
+
+    def __str__(self) -> str:
+        """One line: the parts and their sum."""
+        return (
+            f"{format_size(self.total)} when full: weights {format_size(self.weights)}, "
+            f"KV cache {format_size(self.pool.nbytes)}, buffers {format_size(self.buffers)}, "
+            f"process {format_size(self.process)}"
+        )
+
+
+def plan_engine(
+    file: GGUFFile, spec: ModelSpec, layout: KVLayout, config: EngineConfig, threads: int
+) -> EnginePlan:
+    """The plan of an engine that serves ``file`` by ``config``, from its header alone.
+
+    ConfigError if the memory for the KV cache is more than there is, or holds no page.
+    """
+    pool = PoolPlan.within(layout, config.kv_cache_bytes())
+    step = StepShape(
+        batched_tokens=config.max_num_batched_tokens,
+        sequences=config.max_num_seqs,
+        positions=min(config.model_len(spec.context_length), pool.num_tokens),
+        threads=threads,
+    )
+    return EnginePlan(
+        weights=packed_bytes(file) + vector_bytes(file),
+        buffers=buffer_bytes(widths_of(spec), step),
+        process=process_bytes(spec.vocab_size),
+        pool=pool,
+    )
+
+
+def widths_of(spec: ModelSpec) -> Widths:
+    """The widths of a model that this engine serves."""
+    return Widths(
+        hidden=spec.hidden_size,
+        intermediate=spec.intermediate_size,
+        heads=spec.num_heads,
+        kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        vocab=spec.vocab_size,
+        rotary_tables=2 if spec.local_rope else 1,
+        post_norms=spec.post_norms,
+    )

@@ -1,0 +1,1 @@
+"""How good a model's answers are, measured: perplexity, divergence, and calibration of codecs."""

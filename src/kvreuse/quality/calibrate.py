@@ -1,0 +1,94 @@
+"""Calibration: what a text teaches, then widths for ``auto`` by what they really cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from kvreuse.errors import ConfigError
+from kvreuse.kv.calibration import Calibration
+from kvreuse.kv.codec import AUTO
+from kvreuse.kv.layout import KVLayout
+from kvreuse.request import Int32Array
+
+from .increase import Increase, Increases, Report, ticker
+from .learn import PROBE_WINDOWS, learn
+from .subject import Subject, codec_of
+from .texts import Text, windows_of
+from .widths import MOST_TRIALS, choose, ladder
+
+Stage = Callable[[str], AbstractContextManager[Report | None]]
+"""From what is going on, in words, to what takes (done, total)."""
+
+LEARN_CONTEXT, LEARN_WINDOWS = 1024, 4 + PROBE_WINDOWS
+"""Tokens and number of the windows that are learnt from."""
+TRIAL_CONTEXT, TRIAL_WINDOWS = 2048, 4
+"""Those on which perplexity is measured: behind the others, where the text is long enough."""
+FIXED = ("int8", "k8v4", "int4")
+"""Codecs whose increase is measured besides that of ``auto``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibrated:
+    """A calibration and what was measured for it: the perplexity of bf16 on ``tokens`` tokens, the
+    increase and the bytes a token of each codec, the last of which is ``auto``."""
+
+    calibration: Calibration
+    tokens: int
+    reference_ppl: float
+    increases: dict[str, Increase]
+    bytes_per_token: dict[str, int]
+
+
+def calibrate(subject: Subject, text: Text, bound: float, stage: Stage) -> Calibrated:
+    """Calibrate a model on a text. ``auto`` gets the narrowest widths found that raise perplexity
+    by at most ``bound`` (0.005 is half a per cent), or bf16 everywhere if none do.
+
+    ConfigError for a text that is too short.
+    """
+    spec, tokenizer = subject.spec, subject.tokenizer
+    context = min(LEARN_CONTEXT, spec.context_length)
+    windows = windows_of(text, tokenizer, context, LEARN_WINDOWS)
+    if len(windows) < 2:
+        raise ConfigError(
+            f"{text.name} is too short: calibration needs at least {2 * context:,} tokens, "
+            f"{LEARN_WINDOWS * LEARN_CONTEXT + TRIAL_WINDOWS * TRIAL_CONTEXT:,} are better"
+        )
+    with stage("Keys and values") as report:
+        learnt = learn(subject, windows, report)
+    trials = _trial_windows(subject, text, len(windows) * context)
+    with stage("Perplexity of codecs") as report:
+        measured = Increases(subject, trials, ticker(trials, 1 + len(FIXED), report))
+        found = {name: measured.of(codec_of(spec, name, learnt)) for name in FIXED}
+    assert learnt.errors is not None
+    with stage("Widths for auto") as report:
+        measured.tick = ticker(trials, MOST_TRIALS, report)
+        widths, found[AUTO] = choose(
+            ladder(learnt.errors, spec.head_dim),
+            found["int4"],
+            bound,
+            lambda widths: measured.of(
+                codec_of(spec, AUTO, dataclasses.replace(learnt, widths=widths))
+            ),
+        )
+    tokens = sum(len(window) for window in trials)
+    calibration = dataclasses.replace(
+        learnt,
+        widths=widths,
+        increases={name: round(increase.value, 6) for name, increase in found.items()},
+        text=f"{text.name}, {tokens:,} tokens",
+    )
+    sizes = {
+        name: KVLayout.of(spec, codec=codec_of(spec, name, calibration)).bytes_per_token
+        for name in ("bf16", *found)
+    }
+    return Calibrated(calibration, tokens, measured.reference_ppl, found, sizes)
+
+
+def _trial_windows(subject: Subject, text: Text, used: int) -> list[Int32Array]:
+    """Windows behind the first ``used`` tokens; the last ones of a text that has none there."""
+    context = min(TRIAL_CONTEXT, subject.spec.context_length)
+    first = -(-used // context)
+    windows = windows_of(text, subject.tokenizer, context, first + TRIAL_WINDOWS)
+    return windows[first:] or windows[-1:]

@@ -1,0 +1,1 @@
+"""``kvreuse serve``: the OpenAI API over one engine, honest about what it reused."""

@@ -1,0 +1,47 @@
+"""The body of a request: read within its limit, checked, and never trusted."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pydantic import ValidationError
+from starlette.requests import Request
+
+from .errors import APIError, invalid
+from .schema.fields import Body
+
+B = TypeVar("B", bound=Body)
+
+
+async def read(request: Request, limit: int) -> bytes:
+    """The bytes, at most ``limit``. APIError for more, and for what is no JSON by its headers."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        message = "the body must be JSON: send it with Content-Type: application/json"
+        raise APIError(415, message, code="unsupported_media_type")
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise APIError(415, "the body must not be compressed", code="unsupported_media_type")
+    size = request.headers.get("content-length", "")
+    if size.isdecimal() and len(size) < 20 and int(size) > limit:
+        raise too_large(limit)
+    parts, total = [], 0
+    async for part in request.stream():
+        total += len(part)
+        if total > limit:
+            raise too_large(limit)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def parse(model: type[B], body: bytes) -> B:
+    """The body as one of ``model``. APIError, naming what is wrong first."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise invalid(error) from None
+
+
+def too_large(limit: int) -> APIError:
+    """More bytes than the server takes."""
+    message = f"the body has more than the {limit} bytes that this server takes (--max-body-size)"
+    return APIError(413, message, code="body_too_large", headers={"connection": "close"})

@@ -1,0 +1,73 @@
+"""Tool calls in answers: where they may be, and how replies tell them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from kvreuse.model.chat import ChatTemplate
+
+from .schema.chat import ChatRequest
+from .schema.replies import CalledTool
+from .tools import ToolCall, ToolCallParser
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Calls:
+    """How the calls of a request's answers are found."""
+
+    template: str | None = None
+    """The source of the chat template, which tells their form; None: there are none."""
+    most: int | None = None
+    """How many of an answer's calls count; None: all."""
+
+    @classmethod
+    def of(cls, asked: ChatRequest, template: ChatTemplate | None) -> Calls:
+        """For one request."""
+        if not asked.tools or asked.tool_choice == "none" or template is None:
+            return cls()
+        return cls(template.source, 1 if asked.parallel_tool_calls is False else None)
+
+
+def calls_of(how: Calls, text: str) -> tuple[str | None, list[CalledTool]]:
+    """The content of a whole answer, and its calls; None where there are calls only."""
+    stream = CallStream(how)
+    content, calls = stream.push(text, last=True)
+    for call in calls:
+        del call["index"]
+    return (content or None) if calls else content, calls
+
+
+class CallStream:
+    """The same for an answer as it grows."""
+
+    def __init__(self, how: Calls) -> None:
+        self._most = how.most
+        self._parser = ToolCallParser(how.template) if how.template is not None else None
+        self.called = 0
+        """Calls so far."""
+
+    def push(self, text: str, *, last: bool) -> tuple[str, list[CalledTool]]:
+        """Content and calls that ``text`` makes certain; ``last``: nothing follows it."""
+        if self._parser is None:
+            return text, []
+        content, calls = self._parser.push(text)
+        if last:
+            rest, more = self._parser.finish()
+            content, calls = content + rest, [*calls, *more]
+        return content, self._told(calls)
+
+    def _told(self, calls: Sequence[ToolCall]) -> list[CalledTool]:
+        if self._most is not None:
+            calls = calls[: self._most - self.called]
+        told: list[CalledTool] = [
+            {
+                "index": call.index,
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in calls
+        ]
+        self.called += len(told)
+        return told

@@ -1,0 +1,91 @@
+"""From a loaded model to a port, and from SIGTERM to the end of the last answer."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from starlette.applications import Starlette
+
+from .config import ServerConfig
+from .service import Service
+
+_GRACE = 5.0
+"""Seconds beyond --shutdown-timeout that connections get to say goodbye."""
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, which lets answers finish before it closes."""
+
+    def __init__(
+        self, app: Starlette, config: ServerConfig, *, on_listening: Callable[[int], None]
+    ) -> None:
+        """``on_listening`` is told the port once requests are taken."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=config.host,
+                port=config.port,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                lifespan="on",
+                timeout_keep_alive=75,  # longer than clients keep a connection that rests
+                timeout_graceful_shutdown=int(config.shutdown_timeout + _GRACE) + 1,
+            )
+        )
+        self._app = app
+        self._on_listening = on_listening
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        await super().startup(sockets)
+        if self.started:
+            self._on_listening(self.servers[0].sockets[0].getsockname()[1])
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen no more; what is under way finishes, or is ended when its time is up."""
+        service: Service = self._app.state.service
+        draining = asyncio.create_task(service.drain())
+        await super().shutdown(sockets)
+        if self.force_exit:  # a second Ctrl-C: the engine's thread must end even so
+            await self.lifespan.shutdown()
+        draining.cancel()
+        await asyncio.gather(draining, return_exceptions=True)
+
+
+def listen(config: ServerConfig) -> socket.socket:
+    """The socket, bound before minutes go into loading a model. OSError where it cannot be."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    bound = socket.socket(family)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((config.host, config.port))
+    except OSError as error:
+        bound.close()
+        raise OSError(error.errno, error.strerror, f"{config.host}:{config.port}") from None
+    return bound
+
+
+def serve(
+    app: Starlette,
+    config: ServerConfig,
+    bound: socket.socket,
+    *,
+    on_listening: Callable[[int], None],
+) -> None:
+    """Serve until SIGINT, which then raises KeyboardInterrupt, or SIGTERM: an end in order."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(0)
+
+    # uvicorn raises the signal that ended it again once it is done.
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        Server(app, config, on_listening=on_listening).run(sockets=[bound])
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,93 @@
+"""The request log: one JSON line a request, which ``kvreuse why`` reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from kvreuse.outputs import RequestOutput
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request came from."""
+
+    route: str
+    model: str
+    http_id: str
+    cache_salt: str | None = None
+    prompt_cache_key: str | None = None
+    user: str | None = None
+
+
+class RequestLog:
+    """Appends to a file, a line as soon as a request has ended."""
+
+    def __init__(self, path: str, *, log_prompts: bool) -> None:
+        """OSError where the file cannot be written."""
+        self._file = Path(path).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115
+        self._log_prompts = log_prompts
+
+    def write(self, output: RequestOutput, origin: Origin) -> None:
+        """One line."""
+        self._file.write(json.dumps(record(output, origin, text=self._log_prompts)) + "\n")
+
+    def close(self) -> None:
+        """No more lines."""
+        self._file.close()
+
+
+def record(output: RequestOutput, origin: Origin, *, text: bool) -> dict[str, Any]:
+    """What a line says; lengths in tokens, times in seconds. ``text``: prompt and answers too."""
+    took, miss = output.metrics, output.miss
+    line: dict[str, Any] = {
+        "time": time.time(),
+        "id": output.request_id,
+        "http_id": origin.http_id,
+        "route": origin.route,
+        "model": origin.model,
+        "cache_salt": None if origin.cache_salt is None else _name_of(origin.cache_salt),
+        "prompt_cache_key": origin.prompt_cache_key,
+        "user": origin.user,
+        "prompt_tokens": len(output.prompt_token_ids),
+        "cached_tokens": output.num_cached_tokens,
+        "generated_tokens": took.num_generated_tokens,
+        "finish_reasons": [answer.finish_reason for answer in output.outputs],
+        "preemptions": took.num_preemptions,
+        "miss": None if miss is None else _miss(miss, text=text),
+        "seconds": {
+            "queue": _between(took.arrival_time, took.first_scheduled_time),
+            "prefill": _between(took.first_scheduled_time, took.first_token_time),
+            "decode": _between(took.first_token_time, took.finished_time),
+            "first_token": took.time_to_first_token,
+            "total": took.finished_time - took.arrival_time,
+        },
+    }
+    if text:
+        line["prompt"] = output.prompt
+        line["prompt_token_ids"] = list(output.prompt_token_ids)
+        line["answers"] = [answer.text for answer in output.outputs]
+    return line
+
+
+def _name_of(salt: str) -> str:
+    """What tells a salt from others, and is not the salt."""
+    return hashlib.sha256(salt.encode()).hexdigest()[:16]
+
+
+_TEXT = frozenset({"cached", "before", "prompt_text", "cached_text"})
+
+
+def _miss(miss: Any, *, text: bool) -> dict[str, Any]:
+    """All that is known of a miss, but for what somebody wrote unless ``text``."""
+    said = dataclasses.asdict(miss)
+    said["reason"] = miss.reason.value
+    return {name: value for name, value in said.items() if text or name not in _TEXT}
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else end - start

@@ -1,0 +1,73 @@
+"""``/tokenize``, ``/detokenize`` and ``/apply-template``."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from kvreuse.bounds import checked_ids
+
+from . import body
+from .schema.completions import DetokenizeRequest, TemplateRequest, TokenizeRequest
+from .schema.replies import TextReply, TokensReply
+from .service import Service
+
+
+async def tokenize(request: Request) -> Response:
+    """The tokens of a text or a conversation."""
+    service: Service = request.app.state.service
+    raw = await body.read(request, service.config.max_body_bytes)
+    asked = body.parse(TokenizeRequest, raw)
+    service.check_model(asked.model)
+    return JSONResponse(await service.prepare(len(raw), lambda: _tokens(service, asked)))
+
+
+async def detokenize(request: Request) -> Response:
+    """The text of tokens."""
+    service: Service = request.app.state.service
+    raw = await body.read(request, service.config.max_body_bytes)
+    asked = body.parse(DetokenizeRequest, raw)
+    service.check_model(asked.model)
+    tokenizer = service.llm.tokenizer
+    if asked.tokens:
+        checked_ids(asked.tokens, tokenizer.vocab_size)
+    skip = bool(asked.skip_special_tokens)
+    text = await service.prepare(
+        len(raw), lambda: tokenizer.decode(asked.tokens, skip_special_tokens=skip)
+    )
+    return JSONResponse(_text(text))
+
+
+async def apply_template(request: Request) -> Response:
+    """The text that the chat template makes of a conversation."""
+    service: Service = request.app.state.service
+    raw = await body.read(request, service.config.max_body_bytes)
+    asked = body.parse(TemplateRequest, raw)
+    service.check_model(asked.model)
+    prompt = await service.prepare(len(raw), lambda: service.inputs.chat(asked, None))
+    return JSONResponse(_text(prompt.text or ""))
+
+
+def _tokens(service: Service, asked: TokenizeRequest) -> TokensReply:
+    tokenizer = service.llm.tokenizer
+    if asked.messages is not None:
+        ids = list(service.inputs.chat(asked.templated(), None).token_ids or ())
+    else:
+        text = asked.prompt if asked.prompt is not None else asked.content or ""
+        # llama.cpp adds no special tokens to a content unless told to; vLLM does to a prompt.
+        special = asked.content is None
+        for flag in (asked.add_special, asked.add_special_tokens):
+            special = special if flag is None else flag
+        ids = tokenizer.encode(
+            text, add_special_tokens=special, parse_special=asked.parse_special is not False
+        )
+    return {
+        "tokens": ids,
+        "count": len(ids),
+        "max_model_len": service.llm.engine.max_model_len,
+        "token_strs": [tokenizer.token_text(i) for i in ids] if asked.return_token_strs else None,
+    }
+
+
+def _text(text: str) -> TextReply:
+    return {"prompt": text, "content": text}
