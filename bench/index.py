@@ -2,8 +2,9 @@
 
     python bench/index.py [--tokens 8000] [--repeats 30]
 
-Times are medians, memory is what Python allocates for a page of the index: once for a page that is
-resident, and once more for the keys of pages that were evicted.
+Times are medians of processor time; pages are evicted one by one, as decoding does. Memory is all
+that Python allocates for each page of the pool: tokens, keys, the tree, what is known of the use of
+a page, and what is remembered of pages that were evicted.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from kvreuse.kv.sequence import SeqKV
 LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=16)
 VOCAB = 49152
 CHUNK = 512
-SIBLINGS = (100, 1_000, 10_000, 60_000)
+SIBLINGS = (1_000, 60_000)
+NODES = (10_000, 1_000_000)
+EVICTED = 2_000
+PROMPT = 250  # pages
 
 Ids = npt.NDArray[np.int32]
 
@@ -41,10 +45,11 @@ def main() -> None:
         print(f"{name:52} {microseconds:9,.1f} us")
     for siblings in SIBLINGS:
         look_up, evict = _among_siblings(rng, siblings)
-        print(f"look-up among {siblings:6,} prompts that part at one page {look_up:14,.1f} us")
+        print(f"look-up among {siblings:9,} prompts that part at one page {look_up:11,.1f} us")
         print(f"eviction of one of them {evict:39,.1f} us")
-    resident, evicted = _memory(rng)
-    print(f"memory of a page: {resident:.0f} bytes, and {evicted:.0f} for evicted keys")
+    for nodes in NODES:
+        print(f"eviction of a page, {nodes:9,} nodes {_among_nodes(rng, nodes):27,.1f} us")
+    print(f"memory of a page: {_memory(rng):.0f} bytes")
 
 
 def _times(rng: np.random.Generator, tokens: int, repeats: int) -> list[tuple[str, float]]:
@@ -83,34 +88,44 @@ def _times(rng: np.random.Generator, tokens: int, repeats: int) -> list[tuple[st
 def _among_siblings(rng: np.random.Generator, siblings: int) -> tuple[float, float]:
     """Microseconds of a look-up, and of an eviction, where many prompts share two pages."""
     cache = KVCache(PagePool(LAYOUT, siblings + 2), b"bench")
-    system = _random_ids(rng, 2 * LAYOUT.page_size)
-
-    def prompt() -> Ids:
-        return np.concatenate([system, _random_ids(rng, LAYOUT.page_size)])
-
+    page = LAYOUT.page_size
+    system = _random_ids(rng, 2 * page)
     for _ in range(siblings):
-        _serve(cache, prompt())
-    ids = prompt()
+        _serve(cache, np.concatenate([system, _random_ids(rng, page)]))
+    ids = np.concatenate([system, _random_ids(rng, page)])
     look_up = _median(lambda: cache.lookup(ids), 100)
+    return look_up, _evictions(cache, ids)
+
+
+def _among_nodes(rng: np.random.Generator, nodes: int) -> float:
+    """Microseconds of an eviction from so many pages of prompts with nothing in common."""
+    cache = KVCache(PagePool(LAYOUT, nodes), b"bench")
+    for _ in range(nodes // PROMPT):
+        _serve(cache, _random_ids(rng, PROMPT * LAYOUT.page_size))
+    return _evictions(cache, _random_ids(rng, 1))
+
+
+def _evictions(cache: KVCache, ids: Ids) -> float:
+    """Microseconds of an eviction; the cache is full."""
     seq, _ = cache.open(ids)
-    start = time.perf_counter()
-    cache.reserve(seq, 64 * LAYOUT.page_size)
-    return look_up, (time.perf_counter() - start) / 64 * 1e6
+    pages = min(EVICTED, cache.num_evictable // 2)
+    start = time.process_time()
+    for _ in range(pages):
+        cache.reserve(seq, seq.reserved - seq.written + 1)
+    return (time.process_time() - start) / pages * 1e6
 
 
-def _memory(rng: np.random.Generator) -> tuple[float, float]:
-    """Bytes for each page of the pool: of the full index, and of all keys it remembers."""
-    pages = 5000
-    cache = KVCache(PagePool(LAYOUT, pages), b"bench")
-    taken = []
+def _memory(rng: np.random.Generator) -> float:
+    """Bytes for each page of a pool, once the index and all that it remembers are full."""
+    pages = 20_000
+    pool = PagePool(LAYOUT, pages)
     tracemalloc.start()
-    for rounds in (1, 5):
-        before = tracemalloc.get_traced_memory()[0]
-        for _ in range(rounds * pages // 250):
-            _serve(cache, _random_ids(rng, 250 * LAYOUT.page_size))
-        taken.append((tracemalloc.get_traced_memory()[0] - before) / pages)
+    cache = KVCache(pool, b"bench")
+    for _ in range(6 * pages // PROMPT):
+        _serve(cache, _random_ids(rng, PROMPT * LAYOUT.page_size))
+    taken = tracemalloc.get_traced_memory()[0] / pages
     tracemalloc.stop()
-    return taken[0], taken[1]
+    return taken
 
 
 def _serve(cache: KVCache, ids: Ids) -> None:
@@ -136,9 +151,9 @@ def _median(call: Callable[[], object], repeats: int) -> float:
     """Median time of ``call`` in microseconds."""
     times = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = time.process_time()
         call()
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     return statistics.median(times) * 1e6
 
 

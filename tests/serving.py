@@ -112,8 +112,10 @@ class Server:
         budget: int = ROWS,
         seats: int = SEATS,
         enable_prefix_caching: bool = True,
+        evict_before_steps: int = 0,
         grouped: bool = True,
     ) -> None:
+        """Before every step ``evict_before_steps`` pages are evicted, if so many can be."""
         self.pool = PagePool(model.layout, pages)
         self.runner = Poisoned(model.runner(self.pool, grouped), self.pool)
         self.cache = KVCache(self.pool, b"test", enable_prefix_caching=enable_prefix_caching)
@@ -127,6 +129,7 @@ class Server:
             max_num_seqs=seats,
         )
         self.outputs: dict[str, RequestOutput] = {}
+        self._evict_before_steps = evict_before_steps
         self._logits: dict[str, list[Float32Array]] = defaultdict(list)
 
     @property
@@ -146,6 +149,7 @@ class Server:
 
     def step(self) -> list[Delta]:
         """One step, and everything that must hold after it."""
+        self.evict(min(self._evict_before_steps, self.cache.num_evictable))
         deltas = self.engine.step()
         rows = {request.request_id: row for row, request in enumerate(self.engine.sampling)}
         for delta in deltas:
@@ -158,6 +162,17 @@ class Server:
         self.engine.check()
         self.runner.poison()
         return deltas
+
+    def evict(self, pages: int) -> None:
+        """Evict ``pages`` pages, and poison them."""
+        if pages:
+            kv, _ = self.cache.open([0])
+            before = self.cache.num_evicted
+            assert self.cache.reserve(kv, (self.cache.num_free + pages) * self.cache.page_size)
+            assert self.cache.num_evicted >= before + pages
+            self.cache.close(kv, [0])
+            self.engine.check()
+            self.runner.poison()
 
     def finish(self) -> None:
         """Step until nothing is left."""

@@ -23,6 +23,7 @@ RANKS = {
     "kv": 2,
     "ops": 3,
     "model": 4,
+    "simulate": 4,
     "structured_outputs": 4,
     "guide": 5,
     "config": 5,

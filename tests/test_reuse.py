@@ -171,6 +171,20 @@ def test_preempted_and_resumed(model: Model, cold: Server, ids: list[int]) -> No
         same(server.answered(request), cold.answer(prompt, params))
 
 
+@pytest.mark.parametrize("evicted", [1, 3, 1000])
+def test_an_eviction_before_every_step(
+    model: Model, cold: Server, ids: list[int], evicted: int
+) -> None:
+    """Whatever goes: what was shared, was to be copied from, or was waited for."""
+    server = Server(model, pages=40, budget=48, seats=4, evict_before_steps=evicted)
+    prompts = [[*ids[: 20 + 17 * i], *ids[500 + i : 504 + i]] for i in range(9)]
+    requests = [server.add(prompt, GREEDY) for prompt in [*prompts, *prompts]]
+    server.finish()
+    assert server.cache.num_evicted > 0
+    for request, prompt in zip(requests, [*prompts, *prompts], strict=True):
+        same(server.answered(request), cold.answer(prompt, GREEDY))
+
+
 def test_a_pool_that_one_request_fills(model: Model, cold: Server, ids: list[int]) -> None:
     server = Server(model, pages=3, budget=20)
     for start in (0, 0, 10, 0):
@@ -198,6 +212,7 @@ def test_anything_at_once(model: Model, cold: Server, ids: list[int], data: st.D
     integers = st.integers
     server = Server(
         model,
+        evict_before_steps=data.draw(integers(0, 3), "evictions"),
         pages=data.draw(integers(5, 16), "pages"),
         budget=data.draw(st.sampled_from([3, 17, 64, 256]), "budget"),
         seats=data.draw(integers(1, 6), "seats"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kvreuse.async_engine import AsyncEngine
     from kvreuse.config import EngineConfig
+    from kvreuse.kv.retention import Retention
     from kvreuse.llm import LLM
     from kvreuse.outputs import CompletionOutput, RequestOutput
     from kvreuse.sampling_params import SamplingParams
@@ -22,6 +23,7 @@ __all__ = [
     "CompletionOutput",
     "EngineConfig",
     "RequestOutput",
+    "Retention",
     "SamplingParams",
     "StructuredOutputs",
 ]
@@ -34,6 +36,7 @@ _HOMES = {
     "StructuredOutputs": "kvreuse.structured_outputs",
     "RequestOutput": "kvreuse.outputs",
     "CompletionOutput": "kvreuse.outputs",
+    "Retention": "kvreuse.kv.retention",
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from kvreuse.errors import ConfigError
 from kvreuse.kv.memory import available_memory, format_size, parse_size
+from kvreuse.kv.policy import DEFAULT_POLICY, POLICIES
 
 KV_CACHE_DTYPES = ("bf16", "int8", "int4", "k8v4", "auto")
 """Names of the codecs of keys and values, see ``kv.codec``."""
@@ -39,6 +40,9 @@ class EngineConfig:
     """Use a codec also where calibration found it to ruin the model's answers."""
     enable_prefix_caching: bool = True
     """Reuse keys and values of prefixes that were computed before."""
+    eviction_policy: str = DEFAULT_POLICY
+    """Which unused pages go first where memory is needed: hit-density learns which are worth
+    least, lru takes those used longest ago."""
     page_size: int = 32
     """Tokens in a page of the KV cache; a multiple of 32."""
     threads: int | None = None
@@ -58,6 +62,11 @@ class EngineConfig:
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 1)
         _at_least("seed", self.seed, 0)
+        if self.eviction_policy not in POLICIES:
+            raise ConfigError(
+                f"--eviction-policy must be one of {', '.join(POLICIES)}, "
+                f"got {self.eviction_policy!r}"
+            )
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
             raise ConfigError(
                 f"--kv-cache-dtype must be one of {', '.join(KV_CACHE_DTYPES)}, "

@@ -13,6 +13,7 @@ from kvreuse.explain import PartOf, explained
 from kvreuse.group import Group, make_group
 from kvreuse.guide.guide import Guides
 from kvreuse.kv.cache import KVCache
+from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
 from kvreuse.metrics import Counters
 from kvreuse.model.tokenizer import Tokenizer
 from kvreuse.outputs import Delta, RequestOutput
@@ -105,14 +106,16 @@ class Engine:
         prompt: str | None = None,
         request_id: str | None = None,
         cache_salt: str | None = None,
+        retention: Retention = DEFAULT_RETENTION,
         part_of: PartOf | None = None,
     ) -> str:
         """Queue a prompt; returns its id (a running number unless given).
 
-        Prefixes are shared only among requests of one ``cache_salt``. ``part_of`` tells, where they
-        are not, which part of a chat a character of ``prompt`` lies in. RequestError, at once, for
-        one that can never be served: an empty prompt, ids that are none of the vocabulary's, more
-        tokens than the context or more pages than the pool has, a form that cannot be followed.
+        Prefixes are shared only among requests of one ``cache_salt``. ``retention`` says how soon
+        it is served and how long its pages stay; ``part_of`` tells, where pages are not shared,
+        which part of a chat a character of ``prompt`` lies in. RequestError, at once, for one that
+        can never be served: an empty prompt, ids that are none of the vocabulary's, more tokens
+        than the context or more pages than the pool has or can pin, a form that cannot be followed.
         """
         now = time.perf_counter()
         ids = checked_ids(prompt_ids, self._vocab_size)
@@ -127,6 +130,9 @@ class Engine:
             request_id = str(self._num_added)
         if request_id in self._groups:
             raise RequestError(f"a request {request_id!r} is being served already")
+        if retention.pin:
+            self.cache.expire()
+            self.cache.check_pin(ids, cache_salt, self._promised_pins())
         group = make_group(
             request_id,
             prompt,
@@ -135,6 +141,7 @@ class Engine:
             max_tokens=max_tokens,
             arrival_time=now,
             cache_salt=cache_salt,
+            retention=retention,
             layout=pool.layout,
         )
         group.part_of = part_of
@@ -167,6 +174,7 @@ class Engine:
         them it was, a step with names (``among``) serves one request only, one of those where it
         can, and leaves it in ``suspects``.
         """
+        self.cache.expire()
         plan = self.scheduler.plan()
         if plan is not None:
             if among:
@@ -186,6 +194,12 @@ class Engine:
     def check(self) -> None:
         """Raise PageError unless every page is free, or owned by running requests and the index."""
         self.cache.check()
+
+    def _promised_pins(self) -> int:
+        """Pages that will be pinned when those who are being served end."""
+        leaders = (group.leader for group in self._groups.values())
+        size = self.cache.page_size
+        return sum(one.num_prompt_tokens // size for one in leaders if one.retention.pin)
 
     def _run(self, plan: StepPlan) -> None:
         """Compute ``plan``, and take a token for every row that samples."""

@@ -19,6 +19,10 @@ class RequestError(KVReuseError, ValueError):
     """A request that can never be served as it stands."""
 
 
+class TraceError(KVReuseError, ValueError):
+    """A trace of requests that cannot be read, or does not say what it must."""
+
+
 class ContextLengthError(RequestError):
     """A prompt that is too long: for the context, or for the KV cache."""
 

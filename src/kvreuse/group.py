@@ -7,6 +7,7 @@ import dataclasses
 from kvreuse.answer import Answer
 from kvreuse.explain import PartOf
 from kvreuse.kv.layout import KVLayout
+from kvreuse.kv.retention import Retention
 from kvreuse.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from kvreuse.request import Int32Array, Request
 from kvreuse.sampling_params import SamplingParams
@@ -94,6 +95,7 @@ def make_group(
     max_tokens: int,
     arrival_time: float,
     cache_salt: str | None,
+    retention: Retention,
     layout: KVLayout,
 ) -> Group:
     """``params.n`` requests; the i-th has the seed plus i, or its own where there is none."""
@@ -112,6 +114,7 @@ def make_group(
                 max_tokens=max_tokens,
                 arrival_time=arrival_time,
                 cache_salt=cache_salt,
+                retention=retention,
                 index=index,
                 group_id=request_id,
             )

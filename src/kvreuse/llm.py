@@ -6,6 +6,7 @@ import functools
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +18,7 @@ from kvreuse.errors import RequestError
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
+from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
 from kvreuse.model.calibrated import codec_for
 from kvreuse.model.chat import ChatTemplate
 from kvreuse.model.gguf import GGUFFile, read_spec
@@ -100,6 +102,8 @@ class LLM:
             self.pool,
             namespace_of(file, self.spec, layout),
             enable_prefix_caching=config.enable_prefix_caching,
+            eviction_policy=config.eviction_policy,
+            cost_growth=self.spec.attention_growth,
         )
         self.runner = load_runner(file, self.spec, layout, self.pool, config, progress)
         self.engine = Engine(
@@ -126,18 +130,20 @@ class LLM:
         *,
         use_tqdm: bool | None = None,
         progress: Progress | None = None,
+        retention: Retention = DEFAULT_RETENTION,
     ) -> list[RequestOutput]:
         """Answer one prompt or a list of them; the results are in the order of the prompts.
 
         A prompt is text, ``{"prompt": text}``, ``{"prompt_token_ids": ids}`` or a list of ids; the
         dictionaries may have a ``cache_salt``: only prompts of the same one share pages.
-        One SamplingParams for all, or a list with one for each. RequestError, before anything is
+        One SamplingParams for all, or a list with one for each; ``retention`` says how soon they
+        are served and how long their pages stay. RequestError, before anything is
         computed, if one of them cannot be served.
 
         ``use_tqdm``, named as in vLLM: a bar on standard error; None: only on a terminal, and where
         several prompts take more than a second. ``progress`` is called as prompts are finished.
         """
-        parsed = parse_prompts(prompts)
+        parsed = [replace(one, retention=retention) for one in parse_prompts(prompts)]
         params = parse_params(sampling_params, len(parsed))
         return self._answer(parsed, params, use_tqdm, progress)
 
@@ -149,27 +155,37 @@ class LLM:
         use_tqdm: bool | None = None,
         progress: Progress | None = None,
         cache_salt: str | None = None,
+        retention: Retention = DEFAULT_RETENTION,
         **template_options: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation, a list of ``{"role": ..., "content": ...}``, or a list of them.
 
-        ``cache_salt`` is that of a prompt, ``template_options`` go to the chat template.
-        The next turn of a conversation has the tokens that its turns were served with
+        ``cache_salt`` and ``retention`` are those of a prompt, ``template_options`` go to the chat
+        template. The next turn of a conversation has the tokens that its turns were served with
         (:class:`TurnMemory`). RequestError as for :meth:`generate`, and if the model has no chat
         template.
         """
         parsed = [
-            self.chat_prompt(conversation, cache_salt=cache_salt, **template_options)
+            replace(
+                self.chat_prompt(conversation, cache_salt=cache_salt, **template_options),
+                retention=retention,
+            )
             for conversation in parse_conversations(messages)
         ]
         params = parse_params(sampling_params, len(parsed))
         return self._answer(parsed, params, use_tqdm, progress)
 
     def stream(
-        self, prompt: Prompt | ParsedPrompt, sampling_params: SamplingParams | None = None
+        self,
+        prompt: Prompt | ParsedPrompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        retention: Retention | None = None,
     ) -> DeltaStream:
         """Answer one prompt token by token. The request is queued, or RequestError raised, now."""
         parsed = prompt if isinstance(prompt, ParsedPrompt) else parse_prompt(prompt)
+        if retention is not None:
+            parsed = replace(parsed, retention=retention)
         inbox: deque[Delta] = deque()
         request_id = self._add(parsed, sampling_params or SamplingParams(), inbox.append)
         return DeltaStream(request_id, inbox, step=self._step, abort=self._abort)
@@ -270,6 +286,7 @@ class LLM:
             params,
             prompt=prompt.text,
             cache_salt=prompt.cache_salt,
+            retention=prompt.retention,
             part_of=prompt.part_of,
         )
 

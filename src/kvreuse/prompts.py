@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict
 
 from kvreuse.errors import RequestError
+from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
 from kvreuse.sampling_params import SamplingParams
 
 
@@ -44,6 +45,7 @@ class ParsedPrompt:
     text: str | None
     token_ids: Sequence[int] | None
     cache_salt: str | None = None
+    retention: Retention = DEFAULT_RETENTION
     part_of: Callable[[int], str] | None = dataclasses.field(
         default=None, compare=False, repr=False
     )

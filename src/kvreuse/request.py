@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
 from kvreuse.kv.why import Miss
 from kvreuse.outputs import Logprob
 from kvreuse.sampling_params import SamplingParams
@@ -127,6 +128,7 @@ class Request:
         "params",
         "prompt",
         "request_id",
+        "retention",
         "turn",
     )
 
@@ -140,6 +142,7 @@ class Request:
         max_tokens: int,
         arrival_time: float,
         cache_salt: str | None = None,
+        retention: Retention = DEFAULT_RETENTION,
         index: int = 0,
         group_id: str | None = None,
     ) -> None:
@@ -154,6 +157,7 @@ class Request:
         self.params = params
         self.max_tokens = max_tokens
         self.cache_salt = cache_salt
+        self.retention = retention
         self.num_prompt_tokens = self.num_tokens = len(prompt_ids)
         self.num_computed_tokens = 0
         self.num_cached_tokens: int | None = None  # until it is admitted

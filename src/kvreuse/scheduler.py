@@ -7,6 +7,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
 from kvreuse.metrics import Counters
 from kvreuse.request import Copy, Request
 from kvreuse.step import Admission, Budget, StepPlan, Work
@@ -62,8 +63,11 @@ class Cache(Protocol):
     def commit(self, kv: Any, ids: Any, n: int) -> None:
         """``n`` more tokens are written."""
 
-    def close(self, kv: Any, ids: Any) -> None:
-        """The one way out."""
+    def close(self, kv: Any, ids: Any, retention: Retention, num_prompt_tokens: int) -> None:
+        """The one way out; the pages stay as long as ``retention`` says."""
+
+    def give_up_pins(self, n: int) -> bool:
+        """Unpin up to ``n`` pages; whether there were any."""
 
 
 class Scheduler:
@@ -127,7 +131,7 @@ class Scheduler:
         if request.kv is None:
             self._waiting.remove(request)
         else:
-            self._leave(request)
+            self._leave(request, request.retention)
 
     def plan(self) -> StepPlan | None:
         """What the next step should compute; None if there is nothing to do. Changes nothing."""
@@ -255,6 +259,8 @@ class Scheduler:
                 return granted
             youngest = self._running[-1]
             if youngest is request:
+                if request is self._running[0] and self._cache.give_up_pins(1):
+                    continue  # nobody is left that could make room
                 return 0  # it waits with its pages, for those who came before it
             self._counters.preemptions += 1
             youngest.num_preemptions += 1
@@ -281,7 +287,7 @@ class Scheduler:
         written = request.kv.written
         granted = self._reserve(request, min(rows, request.num_tokens - written))
         if granted == 0:
-            self._cache.close(request.kv, request.ids)
+            self._cache.close(request.kv, request.ids, DEFAULT_RETENTION, 0)
             request.kv = None
             return 0
         copies += its_copies
@@ -299,10 +305,10 @@ class Scheduler:
     def _seat(self, request: Request) -> None:
         bisect.insort(self._running, request, key=operator.attrgetter("arrival"))
 
-    def _leave(self, request: Request) -> None:
-        """Close a running request."""
+    def _leave(self, request: Request, retention: Retention = DEFAULT_RETENTION) -> None:
+        """Close a running request; one that will be back says nothing of its pages yet."""
         self._running.remove(request)
-        self._cache.close(request.kv, request.ids)
+        self._cache.close(request.kv, request.ids, retention, request.num_prompt_tokens)
         request.kv = None
         request.num_computed_tokens = 0
         self._copies.pop(request, None)

@@ -45,6 +45,11 @@ def test_the_context_is_the_models_or_shorter() -> None:
         ("threads", 0, "--threads must be .* got 0"),
         ("threads", True, "--threads must be .* got True"),
         ("seed", -1, "--seed must be an integer of at least 0, got -1"),
+        (
+            "eviction_policy",
+            "fifo",
+            "--eviction-policy must be one of hit-density, lru, got 'fifo'",
+        ),
         ("kv_cache_dtype", "fp8", "--kv-cache-dtype must be one of bf16, int8, .* got 'fp8'"),
         ("kv_cache_memory", "much", "--kv-cache-memory must be a size such as 2GiB"),
         ("kv_cache_memory", -1, "--kv-cache-memory must not be negative, got -1"),

@@ -12,15 +12,17 @@ import numpy as np
 import pytest
 
 from kvreuse.engine import Engine
-from kvreuse.errors import ModelFileError
+from kvreuse.errors import ModelFileError, RequestError
+from kvreuse.kv.retention import Retention
 from kvreuse.request import Float32Array
 from kvreuse.sampling_params import SamplingParams
-from kvreuse.waiting import HEAD_START
+from kvreuse.waiting import HEAD_START, MAX_PRIORITY, PRIORITY_STEP
 
 from .paging import (
     VOCAB,
     check,
     finish,
+    forget,
     greedy,
     hashed_logits,
     make_engine,
@@ -144,6 +146,72 @@ def test_nobody_waits_for_ever() -> None:
         overtaken += 1
     assert delta.request_id == "cold"
     assert 0 < overtaken < HEAD_START
+
+
+def test_lower_priorities_are_served_first() -> None:
+    engine, _, _ = make_engine(max_num_seqs=1)
+    for seed, priority in enumerate((0, 3, -2, -(10**9), 1)):
+        retention = Retention(priority=priority)
+        engine.add_request(prompt_of(40, seed), ONE, retention=retention, request_id=str(priority))
+    assert list(finish(engine)) == ["-1000000000", "-2", "0", "1", "3"]
+
+
+def test_the_least_important_does_not_wait_for_ever() -> None:
+    engine, _, _ = make_engine(max_num_seqs=1)
+    low, high = Retention(priority=10**9), Retention(priority=-(10**9))
+    engine.add_request(prompt_of(5), ONE, retention=low, request_id="low")
+    overtaken = 0
+    for _ in range(10 * HEAD_START * MAX_PRIORITY):
+        for _ in range(2):  # faster than they are served
+            engine.add_request(prompt_of(5, 1), ONE, retention=high)
+        (delta,) = engine.step()
+        if delta.request_id == "low":
+            break
+        overtaken += 1
+    assert delta.request_id == "low"
+    assert PRIORITY_STEP * MAX_PRIORITY < overtaken < HEAD_START + 2 * PRIORITY_STEP * MAX_PRIORITY
+
+
+def test_pins_of_those_being_served_count() -> None:
+    engine, _, _ = make_engine(pages=10)
+    pin = Retention(pin=True)
+    engine.add_request(prompt_of(100), GREEDY, retention=pin)
+    with pytest.raises(RequestError, match=r"takes 3 pages .* of the 5 .* 3 are taken"):
+        engine.add_request(prompt_of(100, 1), GREEDY, retention=pin)
+    engine.add_request(prompt_of(64, 1), GREEDY, retention=pin)
+    finish(engine)
+    assert engine.cache.num_pinned == 5
+    forget(engine.cache)
+    for length, seed in ((100, 0), (64, 1)):
+        request = engine.add_request(prompt_of(length, seed), ONE)
+        assert finish(engine)[request].num_cached_tokens >= length // 32 * 32 - 1
+    again = Retention(session_end=True)
+    engine.add_request(prompt_of(100), ONE, retention=again)
+    finish(engine)
+    assert engine.cache.num_pinned == 2
+
+
+def test_a_pin_gives_way_to_a_request_that_could_never_end() -> None:
+    engine, _, pool = make_engine(pages=10)
+    engine.add_request(prompt_of(160), ONE, retention=Retention(pin=True))
+    finish(engine)
+    assert engine.cache.num_pinned == 5
+    request = engine.add_request(prompt_of(250, 1), dataclasses.replace(GREEDY, max_tokens=30))
+    output = finish(engine)[request]
+    assert list(output.outputs[0].token_ids) == greedy(prompt_of(250, 1), 30)
+    assert 0 < engine.cache.num_pinned < 5
+    assert pool.peak_used == 10
+
+
+def test_a_preempted_request_has_not_ended_its_session() -> None:
+    engine, _, _ = make_engine(pages=6)
+    params = dataclasses.replace(GREEDY, max_tokens=100)
+    for seed in range(3):
+        engine.add_request(prompt_of(30, seed), params, retention=Retention(session_end=True))
+    outputs = finish(engine)
+    assert any(output.metrics.num_preemptions for output in outputs.values())
+    for seed, output in enumerate(outputs.values()):
+        assert list(output.outputs[0].token_ids) == greedy(prompt_of(30, seed), 100)
 
 
 def test_the_youngest_gives_way_and_resumes() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvreuse.kv.cache import Copy, KVCache
-from kvreuse.kv.keys import Hash, sha256
+from kvreuse.kv.keys import Naming, page_name
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.kv.sequence import SeqKV
@@ -47,13 +47,24 @@ class Started:
 class CheckedCache:
     """A cache, its oracle and the rows of its pages: int32[pages, 4], a token each."""
 
-    def __init__(self, num_pages: int, digest: Hash = sha256) -> None:
+    def __init__(self, num_pages: int, naming: Naming = page_name, policy: str = "lru") -> None:
         self.pool = small_pool(num_pages)
         self.rows: npt.NDArray[np.int32] = self.pool.data.view(np.int32)[:, :PAGE]
         self.rows[:] = POISON
-        self.cache = KVCache(self.pool, b"namespace", digest=digest)
+        self.cache = KVCache(self.pool, b"namespace", eviction_policy=policy, naming=naming)
         self.oracle = Oracle(num_pages)
         self.running: list[Started] = []
+        self.policy = policy
+        self.victims: list[int] = []
+        evict = self.cache._resting.evict
+
+        def watched(n: int, counts: Sequence[int]) -> list[int]:
+            victims = evict(n, counts)
+            assert len(victims) == n
+            self.victims += victims
+            return victims
+
+        self.cache._resting.evict = watched  # type: ignore[method-assign]
 
     def open(self, ids: Tokens, salt: str | None) -> Started:
         """Open and check what was found."""
@@ -66,7 +77,7 @@ class CheckedCache:
         oracle.runs.append(run)
         if copies:
             [run.source] = [page for page in sources if page.number == copies[0][0]]
-            assert oracle.make_room(1)
+            self._check_room(1)
             self._take_fresh(seq, run, 1)
             run.written = told.tokens
         else:
@@ -81,11 +92,12 @@ class CheckedCache:
         """Fork and check; ``parent`` has done its copies."""
         run = parent.run
         rows = run.written - run.full
-        possible = not rows or self.oracle.make_room(1)
+        possible = not rows or self.oracle.has_room(1)
         forked = self.cache.fork(parent.seq, run.ids)
         assert (forked is not None) == possible
         if forked is None:
             return None
+        self._check_room(1 if rows else 0)
         child = Run(run.salt, list(run.ids), run.table[: run.full // PAGE], run.full)
         self.oracle.runs.append(child)
         if rows:
@@ -98,9 +110,10 @@ class CheckedCache:
         """Reserve and check that there is room exactly if there can be."""
         seq, run = started.seq, started.run
         missing = max(0, pages_for(run.written + n) - len(run.table))
-        possible = self.oracle.make_room(missing)
+        possible = self.oracle.has_room(missing)
         assert self.cache.reserve(seq, n) == possible
         if possible:
+            self._check_room(missing)
             self._take_fresh(seq, run, missing)
         assert seq.reserved == len(run.table) * PAGE
         return possible
@@ -168,6 +181,16 @@ class CheckedCache:
         started = Started(seq, run, list(copies))
         self.running.append(started)
         return started
+
+    def _check_room(self, n: int) -> None:
+        """The cache made room for ``n`` pages: it evicted no more than it had to, and leaves only;
+        those that rested longest where the policy says so."""
+        victims, self.victims = self.victims, []
+        assert len(victims) == max(0, n - self.oracle.num_free())
+        for victim in victims:
+            if self.policy == "lru":
+                assert victim == self.oracle.longest_unused()
+            self.oracle.evict(victim)
 
     def _take_fresh(self, seq: SeqKV, run: Run, n: int) -> None:
         """The last ``n`` pages of the table are new: they were nobody's."""

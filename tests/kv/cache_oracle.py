@@ -54,7 +54,7 @@ class Oracle:
         self.num_pages = num_pages
         self.resident: dict[Prefix, Page] = {}
         self.runs: list[Run] = []
-        self.evicted: list[Prefix] = []  # full pages, the latest last
+        self.evicted: list[Prefix] = []  # the latest last
         self._clock = 0
 
     def used(self) -> set[Page]:
@@ -143,28 +143,29 @@ class Oracle:
             if its == salt and len(tokens) > hit and tokens[:hit] == ids[:hit]
         ]
 
-    def evict(self, n: int) -> None:
-        """Forget ``n`` unused pages: always one that no other continues, the longest unused."""
-        for _ in range(n):
-            used = self.used()
-            leaves = [
-                (page.stamp, prefix)
-                for prefix, page in self.resident.items()
-                if page not in used and not any(self.below(prefix[0], prefix[1]))
-            ]
-            leaves = [leaf for leaf in leaves if leaf[0] is not None]
-            _, prefix = min(leaves, key=lambda leaf: leaf[0] or (0, 0))
-            del self.resident[prefix]
-            if len(prefix[1]) % PAGE == 0:
-                again = [other for other in self.evicted if other != prefix]
-                self.evicted = [*again, prefix][-4 * self.num_pages :]
+    def leaves(self) -> dict[int, Prefix]:
+        """By number: pages that may go, unused and continued by no other."""
+        used = self.used()
+        return {
+            page.number: prefix
+            for prefix, page in self.resident.items()
+            if page not in used and not any(self.below(prefix[0], prefix[1]))
+        }
 
-    def make_room(self, n: int) -> bool:
-        """Evict until ``n`` pages are free; False if that cannot be."""
-        if n > self.num_free() + self.num_idle():
-            return False
-        self.evict(max(0, n - self.num_free()))
-        return True
+    def longest_unused(self) -> int:
+        """The page that LRU evicts."""
+        stamps = {number: self.resident[prefix].stamp for number, prefix in self.leaves().items()}
+        return min(stamps, key=lambda number: stamps[number] or (self._clock + 1, 0))
+
+    def evict(self, number: int) -> None:
+        """Forget a page that may go."""
+        prefix = self.leaves()[number]
+        del self.resident[prefix]
+        self.evicted = [*self.evicted, prefix][-8 * self.num_pages :]
+
+    def has_room(self, n: int) -> bool:
+        """Whether ``n`` pages can be had."""
+        return n <= self.num_free() + self.num_idle()
 
     def publish(self, run: Run, end: int) -> None:
         """A page of ``run`` is full: resident, or the resident page takes its place."""
@@ -179,6 +180,8 @@ class Oracle:
             return
         tokens = tuple(run.ids[: run.written])
         start = tuple(run.ids[: run.full])
+        if (run.salt, tokens) in self.resident:
+            self.resident[run.salt, tokens].stamp = None  # it was used
         if not any(t[: run.written] == tokens for t, _ in self.below(run.salt, start)):
             self.resident[run.salt, tokens] = run.table[run.full // PAGE]
             self._forget_covered((run.salt, tokens))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kvreuse.kv.cache import KVCache
-from kvreuse.kv.keys import Hash, sha256
+from kvreuse.kv.keys import Naming, page_name
 from kvreuse.kv.pool import PageError
 from kvreuse.kv.why import Reason
 
@@ -25,11 +25,12 @@ FEW_TOKENS = st.lists(st.integers(0, 1), max_size=9)
 class CacheMachine(RuleBasedStateMachine):
     """Sequences open, grow, fork and close; more of them than there are pages."""
 
-    digest: Hash = staticmethod(sha256)
+    naming: Naming = staticmethod(page_name)
+    policy = "lru"
 
     def __init__(self) -> None:
         super().__init__()
-        self.checked = CheckedCache(10, self.digest)
+        self.checked = CheckedCache(10, self.naming, self.policy)
         self.known: list[Tokens] = [(0, 1, 0, 0, 1)]
 
     def prompt(self, data: st.DataObject) -> Tokens:
@@ -87,7 +88,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), salt=SALTS)
     def look_up(self, data: st.DataObject, salt: str | None) -> None:
-        self.checked.look_up(self.prompt(data), salt, reasons=self.digest is sha256)
+        self.checked.look_up(self.prompt(data), salt, reasons=self.naming is page_name)
 
     @precondition(lambda self: self.checked.running)
     @rule(data=st.data())
@@ -109,15 +110,23 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.checked.cache.num_available == 10
 
 
-class CollidingMachine(CacheMachine):
-    """The same with a hash function under which all keys are equal."""
+class DensityMachine(CacheMachine):
+    """The same, with the policy that learns."""
 
-    digest: Hash = staticmethod(lambda data: b"always the same")
+    policy = "hit-density"
+
+
+class CollidingMachine(CacheMachine):
+    """The same with names that are all equal."""
+
+    naming: Naming = staticmethod(lambda parent, tokens: 7)
 
 
 TestCacheMachine = CacheMachine.TestCase
+TestDensityMachine = DensityMachine.TestCase
 TestCollidingMachine = CollidingMachine.TestCase
 TestCacheMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestDensityMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestCollidingMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 
 
@@ -286,11 +295,11 @@ def test_a_look_up_changes_nothing() -> None:
     checked = CheckedCache(4)
     for first in (1, 2, 3):
         finished(checked, (first, 5, 6, 7, 8))
-    order = list(checked.cache._index.idle)
     for salt in (None, "unknown"):
         checked.look_up((1, 5, 6, 7, 9), salt)
-    assert list(checked.cache._index.idle) == order
     checked.check()
+    finished(checked, (4, 5, 6, 7, 8))  # evicts what it would have without any look-up
+    assert checked.cache.lookup((1, 5, 6, 7, 9)).tokens == 0
 
 
 def test_switched_off() -> None:
@@ -325,12 +334,12 @@ def test_nothing_grows_with_what_was_served() -> None:
         cache.commit(seq, ids, 11)
         cache.close(seq, ids)
 
-    for number in range(200):
+    for number in range(4000):  # until the interpreter's lists of spare objects are full
         serve(number)
     gc.disable()  # and nothing waits for it
     try:
         before = sys.getallocatedblocks()
-        for number in range(200, 1200):
+        for number in range(4000, 5000):
             serve(number)
         assert sys.getallocatedblocks() - before < 100
     finally:
@@ -346,10 +355,10 @@ def test_check_sees_a_page_that_is_nowhere_and_a_wrong_table() -> None:
     with pytest.raises(PageError, match="is not the index's for its tokens"):
         checked.cache.check()
     table[0], table[1] = table[1], table[0]
-    checked.cache._index.idle[int(table[1])] = None
+    checked.cache._resting.rest(1, int(table[1]))
     with pytest.raises(PageError, match="rests and is used, or neither"):
         checked.cache.check()
-    del checked.cache._index.idle[int(table[1])]
+    checked.cache._resting.wake(1, int(table[1]))
     checked.pool.alloc(1)
     with pytest.raises(PageError, match="has a count of 1 and 0 owners"):
         checked.cache.check()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvreuse.kv.cache import KVCache
-from kvreuse.kv.why import CACHED_TOKENS, EvictedKeys, Miss, Reason
+from kvreuse.kv.why import CACHED_TOKENS, Miss, Reason
 
 from .cache_machine import small_pool
 
@@ -91,11 +91,3 @@ def test_in_flight_page_by_page_and_until_the_leader_goes() -> None:
     assert cache.lookup((50, 51, 52, 53)).miss == Miss(Reason.IN_FLIGHT, 0)
     cache.close(seq, (50, 51, 52, 53, 54))
     assert cache.lookup((50, 51, 52, 53)).miss == Miss(Reason.COLD, 0)
-
-
-def test_only_so_many_keys_are_remembered() -> None:
-    keys = EvictedKeys(3)
-    for number in (0, 1, 2, 3, 1, 4):
-        keys.add(bytes([number]))
-    keys.add(b"")
-    assert [bytes([number]) in keys for number in range(5)] == [False, True, False, True, True]

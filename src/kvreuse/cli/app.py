@@ -17,6 +17,7 @@ from kvreuse.cli.plan import plan
 from kvreuse.cli.pull import pull
 from kvreuse.cli.run import run
 from kvreuse.cli.serve import serve
+from kvreuse.cli.simulate import simulate
 from kvreuse.cli.why import why
 
 HELP = """
@@ -41,6 +42,7 @@ app.command()(serve)
 app.command()(pull)
 app.command()(models)
 app.command()(info)
+app.command()(simulate)
 app.command()(plan)
 app.command()(why)
 app.command()(calibrate)

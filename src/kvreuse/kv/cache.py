@@ -7,44 +7,39 @@ Who owns a page::
         |<----- close --------+                                     close: the index alone
         |<----------------------------- evict ----------------------------------+
 
-A page counts its owners: tables, sequences that will copy from it, and the index.
+A page counts its owners: tables, sequences that will copy from it, pins, and the index.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter
-from collections.abc import Iterable
+import time
+from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
+from kvreuse.errors import ConfigError, RequestError
 from kvreuse.kv.census import Prefix, census
-from kvreuse.kv.keys import TOKEN_BYTES, Hash, Tokens, sha256, token_bytes
+from kvreuse.kv.hit import Hit
+from kvreuse.kv.inflight import InFlight
+from kvreuse.kv.keys import TOKEN_BYTES, Naming, Tokens, page_name, token_bytes
+from kvreuse.kv.policy import DEFAULT_POLICY, POLICIES
 from kvreuse.kv.pool import PageError, PagePool
-from kvreuse.kv.prefix import Match, Node, PrefixIndex
+from kvreuse.kv.prefix import Match, PrefixIndex
+from kvreuse.kv.promises import Promises
+from kvreuse.kv.resting import HIGHEST, Resting
+from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
 from kvreuse.kv.sequence import SeqKV
-from kvreuse.kv.why import EvictedKeys, Miss, Reason, explain
+from kvreuse.kv.why import Miss, Reason, explain
 
+Pages = npt.NDArray[np.int32]
 Copy = tuple[int, int, int]
 """(source page, destination page, tokens): the first rows of a page that another needs as well."""
 
-_REMEMBERED = 4
-"""Evicted pages whose keys are remembered, for each page of the pool."""
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Hit:
-    """What the cache holds of a prompt."""
-
-    tokens: int
-    """Tokens that need not be computed: at most all but the last."""
-    pages: int
-    """Pages, free or evictable now, that opening the prompt and reserving all of it takes."""
-    miss: Miss | None
-    """Why it is no more; None if it could not be more."""
-
-    @property
-    def reason(self) -> Reason | None:
-        """Why it is no more; None if it could not be more."""
-        return None if self.miss is None else self.miss.reason
+_PAGES_A_SPARE = 256
+_MOST_SPARE = 16
+"""Pages that are evicted at once, where that is a small part of the pool: many are cheaper."""
 
 
 class KVCache:
@@ -61,9 +56,19 @@ class KVCache:
         namespace: bytes,
         *,
         enable_prefix_caching: bool = True,
-        digest: Hash = sha256,
+        eviction_policy: str = DEFAULT_POLICY,
+        cost_growth: float = 0.0,
+        naming: Naming = page_name,
     ) -> None:
-        """``namespace`` is everything but tokens and salt that the bits of a page depend on."""
+        """``namespace`` is everything but tokens and salt that the bits of a page depend on.
+
+        ``cost_growth`` is what each token before a token adds to the time of computing it, as a
+        part of what a first token takes. ConfigError for a policy that there is none of.
+        """
+        if eviction_policy not in POLICIES:
+            raise ConfigError(
+                f"--eviction-policy must be one of {', '.join(POLICIES)}, got {eviction_policy!r}"
+            )
         self.namespace = namespace
         self.enabled = enable_prefix_caching
         self.page_size = pool.layout.page_size
@@ -73,10 +78,17 @@ class KVCache:
         self.num_merged = 0
         """Pages given back so far because another held the same tokens."""
         self._page_bytes = self.page_size * TOKEN_BYTES
-        self._index = PrefixIndex(namespace, self.page_size, digest)
-        self._evicted = EvictedKeys(_REMEMBERED * pool.num_pages)
+        self._index = PrefixIndex(namespace, pool.num_pages, self.page_size, naming)
+        self._resting = Resting(
+            self._index,
+            pool.num_pages,
+            self.page_size,
+            eviction_policy,
+            cost_growth * self.page_size,
+        )
+        self._promises = Promises(pool, self._index, self._resting, self._drop)
         self._sequences: set[SeqKV] = set()
-        self._computing: Counter[tuple[Node, bytes]] = Counter()  # full pages that will be written
+        self._in_flight = InFlight()
 
     @property
     def num_free(self) -> int:
@@ -86,12 +98,17 @@ class KVCache:
     @property
     def num_evictable(self) -> int:
         """Pages that only the index owns."""
-        return len(self._index.idle)
+        return self._resting.num_idle
+
+    @property
+    def num_pinned(self) -> int:
+        """Pages that are pinned."""
+        return len(self._promises.pinned)
 
     @property
     def num_available(self) -> int:
         """Pages that :meth:`reserve` can give."""
-        return self.pool.num_free + len(self._index.idle)
+        return self.pool.num_free + self._resting.num_idle
 
     def lookup(self, ids: Tokens, salt: str | None = None) -> Hit:
         """What is resident of ``ids``, by its tokens. Changes nothing."""
@@ -100,13 +117,12 @@ class KVCache:
             return Hit(0, total, Miss(Reason.DISABLED, 0))
         tokens = token_bytes(ids)
         match = self._match(tokens, salt)
-        hit, pages = len(match.nodes) * self.page_size, [node.page for node in match.nodes]
+        hit, pages = len(match.nodes) * self.page_size, list(match.nodes)
         if match.partial is not None:
             source, rows = match.partial
             hit += rows
-            pages.append(source.page)
-        idle = self._index.idle
-        taken = total - len(match.nodes) + sum(page in idle for page in pages)
+            pages.append(source)
+        taken = total - len(match.nodes) + self.pool.num_lone(pages)
         return Hit(hit, taken, self._miss(match, tokens, hit))
 
     def open(self, ids: Tokens, salt: str | None = None) -> tuple[SeqKV, list[Copy]]:
@@ -120,9 +136,10 @@ class KVCache:
         if not self.enabled:
             return self._started(SeqKV(self.page_size, None, []), ids), []
         match = self._match(token_bytes(ids), salt)
-        pages = [node.page for node in match.nodes]
+        pages = list(match.nodes)
         self._take(pages)
-        seq = SeqKV(self.page_size, match.node, pages)
+        self._resting.used_again(pages)
+        seq = SeqKV(self.page_size, match.node, pages, match.root)
         copies: list[Copy] = []
         if match.partial is not None:
             copies = self._open_partial(seq, *match.partial)
@@ -134,7 +151,7 @@ class KVCache:
         Full pages are shared; rows of an unfilled page are copied, as in :meth:`open`. ``seq``
         must have committed something, so that its own copies are done.
         """
-        self._must_be_open(seq)
+        seq.check_open()
         if seq.source is not None:
             raise PageError("a sequence was forked before its own copies were done")
         full, rows = divmod(seq.written, self.page_size)
@@ -143,11 +160,11 @@ class KVCache:
         owned = self._alloc(1) if rows else []
         if owned is None:
             return None
-        self._take(pages[:full])
-        forked = SeqKV(self.page_size, seq.node, pages[:full])
+        self.pool.retain(pages[:full])  # ``seq`` has them, so they do not rest
+        forked = SeqKV(self.page_size, seq.node, pages[:full], seq.root)
         if source is None:
             return self._started(forked, ids), []
-        self._take([source])
+        self.pool.retain([source])
         forked.source = source
         forked.extend(owned)
         forked.written += rows
@@ -155,7 +172,7 @@ class KVCache:
 
     def reserve(self, seq: SeqKV, n: int) -> bool:
         """Room for ``n`` tokens after those written, evicting as needed; False: nothing changed."""
-        self._must_be_open(seq)
+        seq.check_open()
         missing = self.pool.layout.pages_for(seq.written + n) - seq.num_pages
         if missing <= 0:
             return True
@@ -172,7 +189,7 @@ class KVCache:
         can be found from now on; one whose tokens the index has already is given back, and the
         table names the index's page instead.
         """
-        self._must_be_open(seq)
+        seq.check_open()
         written = seq.written + n
         if n < 0 or written > min(seq.reserved, len(ids)):
             raise PageError(f"{written} tokens written of {len(ids)}, with room for {seq.reserved}")
@@ -183,25 +200,58 @@ class KVCache:
         self._release_source(seq)
         seq.written = written
         if filled:
-            for at in range(first, end):
-                self._publish(seq, at, self._page_tokens(filled, at - first))
-            self._announce(seq, ids)
+            self._publish_all(seq, first, end, filled)
+            self._in_flight.announce(seq, ids)
 
-    def close(self, seq: SeqKV, ids: Tokens) -> None:
+    def close(
+        self,
+        seq: SeqKV,
+        ids: Tokens,
+        retention: Retention = DEFAULT_RETENTION,
+        num_prompt_tokens: int = 0,
+    ) -> None:
         """The one way out: finish, abort, preempt. The unfilled last page stays as a tail.
 
-        Its pages are free, or evictable unless others use them too.
+        Its pages are free, or evictable unless others use them too. ``retention`` says how long
+        they should stay, ``num_prompt_tokens`` how many tokens a pin is about.
         """
-        self._must_be_open(seq)
-        if self.enabled and seq.source is None:
-            self._keep_tail(seq, ids)
+        seq.check_open()
+        kept = self.enabled and seq.source is None
+        tail = self._keep_tail(seq, ids) if kept else seq.table[:0]
         seq.closed = True
         self._sequences.remove(seq)
-        self._announce(seq, ())
+        self._in_flight.announce(seq, ())
         self._release_source(seq)
-        self._drop(reversed(seq.pages))  # last page first: see PrefixIndex.idle
+        table = seq.table[: seq.num_pages]
+        path = self._index.of(np.append(table, tail)) if self.enabled else table[:0]
+        self._resting.used(path, min(max(-retention.priority, -HIGHEST), HIGHEST))
+        last = int(path[-1]) if len(path) and retention != DEFAULT_RETENTION else None
+        if last is not None:
+            num_pinned = num_prompt_tokens // self.page_size
+            self._promises.make(path.tolist(), retention, num_pinned, time.monotonic())
+        self._drop(table)
+        if last is not None and retention.session_end:
+            self._promises.end(last)
         seq.num_pages = seq.written = 0
-        seq.node = None
+        seq.node = seq.root = None
+
+    def check_pin(self, ids: Tokens, salt: str | None, promised: int) -> None:
+        """RequestError if the full pages of ``ids`` cannot be pinned, too.
+
+        ``promised`` are pages that will be pinned when other requests end.
+        """
+        if not self.enabled:
+            raise RequestError("pin needs prefix caching: start without --no-enable-prefix-caching")
+        known = self._match(token_bytes(ids), salt).nodes
+        self._promises.check_pin(len(ids) // self.page_size, known, promised)
+
+    def expire(self, now: float | None = None) -> None:
+        """Let go of pins and pages whose time is over; ``now`` is time.monotonic()."""
+        self._promises.expire(time.monotonic() if now is None else now)
+
+    def give_up_pins(self, n: int) -> bool:
+        """Unpin up to ``n`` pages, those pinned last first; whether there were any."""
+        return self._promises.give_up(n)
 
     def clear(self) -> int:
         """Forget every page that no sequence uses; how many those were."""
@@ -209,32 +259,21 @@ class KVCache:
 
     def prefixes(self, limit: int) -> list[Prefix]:
         """The ``limit`` largest prefixes. Cost: everything is looked at."""
-        return census(self._index.roots, self._index.idle, limit)
+        return census(self._index, self.pool.counts_by_page, limit)
 
     def check(self) -> None:
         """Raise PageError unless the conservation law holds. Cost: everything is looked at."""
         index = self._index
         owners = [seq.pages for seq in self._sequences]
         owners += [[seq.source] for seq in self._sequences if seq.source is not None]
-        self.pool.check([*owners, list(index.nodes)])
+        owners += [list(self._promises.pinned)]
+        indexed = [page for page in range(self.pool.num_pages) if page in index]
+        self.pool.check([*owners, indexed])
         index.check()
-        if set(index.idle) != {page for page in index.nodes if self.pool.count(page) == 1}:
+        if not self._resting.check({page for page in indexed if self.pool.count(page) == 1}):
             raise PageError("a page rests and is used, or neither")
         for seq in self._sequences:
-            self._check_sequence(seq)
-
-    def _check_sequence(self, seq: SeqKV) -> None:
-        if not seq.written <= seq.reserved:
-            raise PageError(f"{seq.written} tokens written with room for {seq.reserved}")
-        node, full = seq.node, seq.written // self.page_size
-        if node is None:
-            return
-        for page in reversed(seq.pages[:full]):
-            if node is None or node.page != page or not node.key:
-                raise PageError(f"page {page} is full, but is not the index's for its tokens")
-            node = node.parent
-        if node is None or not node.is_root:
-            raise PageError("a sequence is shorter than the pages before its last one")
+            seq.check(index)
 
     def _match(self, tokens: bytes, salt: str | None) -> Match:
         """All but the last of ``tokens``, which has to be computed for its logits."""
@@ -250,67 +289,72 @@ class KVCache:
         if hit == len(tokens) // TOKEN_BYTES - 1:
             return None
         page = self._page_tokens(tokens, len(match.nodes))
-        if (match.node, page) in self._computing:
+        if (match.node, page) in self._in_flight:
             return Miss(Reason.IN_FLIGHT, hit)
-        return explain(self._index, match, page, hit, self._evicted)
+        return explain(self._index, match, page, hit, self._resting.ghosts)
 
-    def _open_partial(self, seq: SeqKV, source: Node, rows: int) -> list[Copy]:
+    def _open_partial(self, seq: SeqKV, source: int, rows: int) -> list[Copy]:
         """Give ``seq`` a page of its own for the first ``rows`` of ``source``."""
-        if self.num_available - (source.page in self._index.idle) == 0:
+        if self.num_available - self.pool.num_lone([source]) == 0:
             return []
-        self._take([source.page])
+        self._take([source])
+        self._resting.used_again([source])
         pages = self._alloc(1)
         assert pages is not None
-        seq.source = source.page
+        seq.source = source
         seq.extend(pages)
         seq.written += rows
-        return [(source.page, pages[0], rows)]
+        return [(source, pages[0], rows)]
 
     def _started(self, seq: SeqKV, ids: Tokens) -> SeqKV:
         self._sequences.add(seq)
-        self._announce(seq, ids)
+        self._in_flight.announce(seq, ids)
         return seq
 
-    def _announce(self, seq: SeqKV, ids: Tokens) -> None:
-        """Say which full page ``seq`` is computing, as far as ``ids`` tell."""
-        start = seq.written // self.page_size * self.page_size
-        known = seq.node is not None and start + self.page_size <= len(ids)
-        tokens = token_bytes(ids[start : start + self.page_size]) if known else b""
-        if seq.next_page is not None:
-            self._computing[seq.next_page] -= 1
-            if not self._computing[seq.next_page]:
-                del self._computing[seq.next_page]
-            seq.next_page = None
-        if seq.node is not None and tokens:
-            seq.next_page = seq.node, tokens
-            self._computing[seq.next_page] += 1
+    def _publish_all(self, seq: SeqKV, first: int, end: int, tokens: bytes) -> None:
+        """Pages ``first`` to ``end`` of ``seq`` are full of ``tokens``."""
+        at = first
+        while at < end and (seq.node is None or seq.node < 0 or not self._index.is_leaf(seq.node)):
+            self._publish(seq, at, self._page_tokens(tokens, at - first))
+            at += 1
+        if at < end and seq.node is not None:  # nobody has been here
+            pages: list[int] = seq.table[at:end].tolist()
+            self._index.append(seq.node, tokens[(at - first) * self._page_bytes :], pages)
+            self.pool.retain(pages)
+            self._resting.born(pages)
+            seq.node = pages[-1]
 
     def _publish(self, seq: SeqKV, at: int, tokens: bytes) -> None:
         """Page ``at`` of ``seq`` is full of ``tokens``: make it findable, or give it back."""
         assert seq.node is not None
         page = int(seq.table[at])
         seq.node = self._insert(seq.node, tokens, page)
-        if seq.node.page != page:
-            self._take([seq.node.page])
-            seq.table[at] = seq.node.page
+        if seq.node != page:
+            self._take([seq.node])
+            seq.table[at] = seq.node
             seq.version += 1
-            self._drop([page])
+            self.pool.release([page])
             self.num_merged += 1
 
-    def _keep_tail(self, seq: SeqKV, ids: Tokens) -> None:
-        """Leave the unfilled page to the index, unless it has these rows already."""
+    def _keep_tail(self, seq: SeqKV, ids: Tokens) -> Pages:
+        """Leave the unfilled page to the index; the page there, if another has the same tokens."""
         at, rows = divmod(seq.written, self.page_size)
         if seq.node is not None and rows:
             tokens = token_bytes(ids[seq.written - rows : seq.written])
-            self._insert(seq.node, tokens, int(seq.table[at]))
+            page = self._insert(seq.node, tokens, int(seq.table[at]))
+            if page != seq.table[at] and self._index.length(page) == rows:
+                return np.array([page], dtype=np.int32)
+        return np.empty(0, dtype=np.int32)
 
-    def _insert(self, parent: Node, tokens: bytes, page: int) -> Node:
+    def _insert(self, parent: int, tokens: bytes, page: int) -> int:
         """Put ``page`` into the index, which then owns it too; the node that has the tokens."""
         node, covered = self._index.insert(parent, tokens, page)
-        if node.page == page:
+        if node == page:
             self.pool.retain([page])
-        if covered is not None:
-            self.pool.release([covered.page])
+            self._resting.born([page])
+        if covered >= 0:
+            self._resting.drop(covered)
+            self.pool.release([covered])
         return node
 
     def _alloc(self, n: int) -> list[int] | None:
@@ -319,38 +363,38 @@ class KVCache:
         if missing > self.num_evictable:
             return None
         if missing > 0:
-            self._evict(missing)
+            spare = min(self.pool.num_pages // _PAGES_A_SPARE, _MOST_SPARE)
+            self._evict(min(max(missing, spare), self.num_evictable))
         return self.pool.alloc(n)
 
     def _evict(self, n: int) -> int:
         """Forget ``n`` pages that rest; returns ``n``."""
-        evicted = self._index.evict(n)
-        self.pool.release([page for _, page in evicted])
-        for key, _ in evicted:
-            self._evicted.add(key)
-        self.num_evicted += n
+        if n:
+            self.pool.release(self._resting.evict(n, self.pool.counts_by_page))
+            self.num_evicted += n
         return n
 
-    def _take(self, pages: list[int]) -> None:
-        """Add an owner to each of ``pages``."""
-        self.pool.retain(pages)
-        for page in pages:
-            self._index.idle.pop(page, None)
+    def _take(self, pages: Sequence[int]) -> None:
+        """Add an owner to each of ``pages``, a path of the index or a part of one."""
+        if pages:
+            self._resting.wake(self.pool.num_lone(pages), pages[-1])
+            self.pool.retain(pages)
 
-    def _drop(self, pages: Iterable[int]) -> None:
-        """Remove an owner from each of ``pages``; those that only the index owns now rest."""
-        pages = list(pages)
-        self.pool.release(pages)
-        for page in pages:
-            if page in self._index.nodes and self.pool.count(page) == 1:
-                self._index.idle[page] = None
+    def _drop(self, pages: Pages) -> None:
+        """Remove an owner from each of ``pages``; those that only the index owns now rest.
+
+        Those that the index has are a path, or a part of one.
+        """
+        self.pool.release(pages.tolist())
+        if self.enabled:
+            known = self._index.of(pages)
+            resting = known[self.pool.counts[known] == 1]
+            if len(resting):
+                self._resting.rest(len(resting), int(resting[-1]))
 
     def _release_source(self, seq: SeqKV) -> None:
         if seq.source is not None:
             source, seq.source = seq.source, None
-            self._drop([source])
-
-    @staticmethod
-    def _must_be_open(seq: SeqKV) -> None:
-        if seq.closed:
-            raise PageError("this sequence has been closed")
+            self._drop(np.array([source], dtype=np.int32))
+            if source in self._index:
+                self._resting.tick(source)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Container
+from collections.abc import Sequence
 
 from kvreuse.kv.keys import TOKEN_BYTES
-from kvreuse.kv.prefix import Node
+from kvreuse.kv.prefix import PrefixIndex
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,26 +31,28 @@ class Prefix:
         return len(self.tokens) // TOKEN_BYTES
 
 
-def census(roots: list[Node], idle: Container[int], limit: int) -> list[Prefix]:
-    """The ``limit`` prefixes with most pages, largest first; ``idle`` pages nobody uses.
+def census(index: PrefixIndex, counts: Sequence[int], limit: int) -> list[Prefix]:
+    """The ``limit`` prefixes with most pages, largest first; ``counts`` are owners by page.
 
     A prefix is a first page with all that follows it up to where it is continued in two ways. Cost:
     every page is looked at.
     """
-    found = [_prefix(first, idle) for root in roots for first in root.children]
+    firsts = (page for root in index.roots for page in index.children(root.node))
+    found = [_prefix(index, first, counts) for first in firsts]
     return heapq.nlargest(limit, found, key=lambda one: one.pages)
 
 
-def _prefix(first: Node, idle: Container[int]) -> Prefix:
-    shared, last = [first.tokens], first
-    while len(last.children) == 1:
-        last = last.children[0]
-        shared.append(last.tokens)
+def _prefix(index: PrefixIndex, first: int, counts: Sequence[int]) -> Prefix:
+    shared, last = [index.tokens(first)], first
+    while not index.is_leaf(last) and index.only_child(last):
+        last = index.first_child(last)
+        shared.append(index.tokens(last))
+    key = index.key(last) if index.is_full(last) else b""
     # Who uses a page uses all before it, so the first one tells of all.
     pages, ends, pending = 0, 0, [first]
     while pending:
-        node = pending.pop()
+        page = pending.pop()
         pages += 1
-        ends += not node.children
-        pending += node.children
-    return Prefix(last.key, b"".join(shared), pages, ends, first.page not in idle)
+        ends += index.is_leaf(page)
+        pending += index.children(page)
+    return Prefix(key, b"".join(shared), pages, ends, counts[first] > 1)

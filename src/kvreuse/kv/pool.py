@@ -43,6 +43,7 @@ class PagePool:
         self.peak_used = 0
         self.data = _map_aligned(num_pages * layout.page_bytes).reshape(num_pages, -1)
         self._counts = array("i", bytes(4 * num_pages))
+        self._all_counts = np.frombuffer(self._counts, dtype=np.int32)  # the same memory
         self._free = array("i", range(num_pages - 1, -1, -1))  # a stack: page 0 on top
         self._num_free = num_pages
 
@@ -86,11 +87,13 @@ class PagePool:
 
     def retain(self, pages: Sequence[int]) -> None:
         """Add an owner to each of ``pages``. PageError, nothing changed, if one of them is free."""
+        counts = self._counts
         for page in pages:
-            if self.count(page) == 0:
+            if page < 0 or page >= self.num_pages or counts[page] == 0:
+                self.count(page)
                 raise PageError(f"page {page} is free: it cannot be shared")
         for page in pages:
-            self._counts[page] += 1
+            counts[page] += 1
 
     def release(self, pages: Sequence[int]) -> list[int]:
         """Remove an owner from each of ``pages``; returns those that became free by it.
@@ -101,13 +104,16 @@ class PagePool:
         counts = self._counts
         freed: list[int] = []
         for done, page in enumerate(pages):
-            if self.count(page) == 0:
+            left = (counts[page] if 0 <= page < self.num_pages else self.count(page)) - 1
+            if left > 0:
+                counts[page] = left
+            elif left == 0:
+                counts[page] = 0
+                freed.append(page)
+            else:
                 for undone in pages[:done]:
                     counts[undone] += 1
                 raise PageError(f"page {page} was released more often than taken")
-            counts[page] -= 1
-            if counts[page] == 0:
-                freed.append(page)
         for page in reversed(freed):  # so that the next table gets them in the same order
             self._free[self._num_free] = page
             self._num_free += 1
@@ -118,6 +124,21 @@ class PagePool:
         if not 0 <= page < self.num_pages:
             raise PageError(f"page {page} is not one of the pool's {self.num_pages}")
         return self._counts[page]
+
+    @property
+    def counts_by_page(self) -> Sequence[int]:
+        """Owners of each page; to be read only."""
+        return self._counts
+
+    @property
+    def counts(self) -> npt.NDArray[np.int32]:
+        """int32[num_pages]: the same, to read many at a time."""
+        return self._all_counts
+
+    def num_lone(self, pages: Sequence[int]) -> int:
+        """How many of ``pages`` have one owner."""
+        counts = self._counts
+        return sum(counts[page] == 1 for page in pages)
 
     def page(self, page: int) -> memoryview:
         """The bytes of ``page``, writable, one contiguous run: a transfer is one copy."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kvreuse.kv.prefix import Node
+from kvreuse.kv.pool import PageError
+from kvreuse.kv.prefix import PrefixIndex, Root
 
 _FIRST_CAPACITY = 8
 
@@ -29,16 +30,21 @@ class SeqKV:
         "node",
         "num_pages",
         "page_size",
+        "root",
         "source",
         "table",
         "version",
         "written",
     )
 
-    def __init__(self, page_size: int, node: Node | None, pages: list[int]) -> None:
-        """``pages`` are full; ``node`` is the index's for the last one, or a root."""
+    def __init__(
+        self, page_size: int, node: int | None, pages: list[int], root: Root | None = None
+    ) -> None:
+        """``pages`` are full; ``node`` is the index's for the last one, or that of ``root``."""
         self.page_size = page_size
         self.node = node
+        self.root = root
+        """Held so that it stays the root of its salt."""
         self.table: npt.NDArray[np.int32] = np.zeros(
             max(_FIRST_CAPACITY, len(pages) + 2), dtype=np.int32
         )
@@ -49,7 +55,7 @@ class SeqKV:
         self.version = 0
         """Changes whenever an entry of the table that counts does."""
         self.source: int | None = None
-        self.next_page: tuple[Node, bytes] | None = None
+        self.next_page: tuple[int, bytes] | None = None
         """The full page that this sequence is computing, if its tokens are known."""
         self.closed = False
 
@@ -74,3 +80,22 @@ class SeqKV:
         self.table[self.num_pages : end] = pages
         self.num_pages = end
         self.version += 1
+
+    def check_open(self) -> None:
+        """Raise PageError if it was closed."""
+        if self.closed:
+            raise PageError("this sequence has been closed")
+
+    def check(self, index: PrefixIndex) -> None:
+        """Raise PageError unless all full pages are the index's for their tokens."""
+        if not self.written <= self.reserved:
+            raise PageError(f"{self.written} tokens written with room for {self.reserved}")
+        node, full = self.node, self.written // self.page_size
+        if node is None:
+            return
+        for page in reversed(self.pages[:full]):
+            if node != page or not index.is_full(page):
+                raise PageError(f"page {page} is full, but is not the index's for its tokens")
+            node = index.parent(page)
+        if node >= 0:
+            raise PageError("a sequence is shorter than the pages before its last one")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections import OrderedDict
 
+from kvreuse.kv.ghosts import Ghosts
 from kvreuse.kv.keys import TOKEN_BYTES, token_ids
-from kvreuse.kv.prefix import Match, Node, PrefixIndex
+from kvreuse.kv.prefix import Match, PrefixIndex
 
 CACHED_TOKENS = 16
 """How many of the tokens that a prompt parts from are told."""
@@ -60,55 +60,34 @@ class Miss:
     """What computing them takes at the speed measured so far; None: nothing is measured yet."""
 
 
-class EvictedKeys:
-    """Keys of pages that were evicted, the latest ``capacity`` of them; some may be back."""
-
-    def __init__(self, capacity: int) -> None:
-        """32 bytes and an entry of a dictionary for each key, as they come."""
-        self._capacity = capacity
-        self._keys: OrderedDict[bytes, None] = OrderedDict()
-
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._keys
-
-    def add(self, key: bytes) -> None:
-        """A page is gone. Tails have no key and are not remembered."""
-        if not key:
-            return
-        self._keys[key] = None
-        self._keys.move_to_end(key)
-        if len(self._keys) > self._capacity:
-            self._keys.popitem(last=False)
-
-
 def explain(
     index: PrefixIndex,
     match: Match,
     page: bytes,
     at: int,
-    evicted: EvictedKeys,
+    evicted: Ghosts,
 ) -> Miss:
     """Why ``match``, which ends at the token ``at``, is no longer.
 
     ``page`` is the full page of the prompt in which it ends, or empty where the prompt ends in it.
     Of other salts only the first page is looked at.
     """
-    if page and index.next_key(match.node, page) in evicted:
+    if page and index.next_name(match.node, page) in evicted:
         return Miss(Reason.EVICTED, at)
-    if page and match.node.is_root and index.is_first_page(page):
+    if page and match.node < 0 and index.is_first_page(page):
         return Miss(Reason.NAMESPACE, at, field="cache_salt")
     if match.nearest is not None and at:
-        cached = _tokens_from(*match.nearest)
+        cached = _tokens_from(index, *match.nearest)
         if cached:
             return Miss(Reason.DIVERGED, at, cached=token_ids(cached))
     return Miss(Reason.COLD, at)
 
 
-def _tokens_from(node: Node, row: int) -> bytes:
-    """Tokens of ``node`` from ``row`` on, and of a page that continues it."""
+def _tokens_from(index: PrefixIndex, page: int, row: int) -> bytes:
+    """Tokens of ``page`` from ``row`` on, and of a page that continues it."""
     wanted = CACHED_TOKENS * TOKEN_BYTES
-    tokens = node.tokens[row * TOKEN_BYTES :]
-    while len(tokens) < wanted and node.children:
-        node = node.children[0]
-        tokens += node.tokens
+    tokens = index.tokens(page)[row * TOKEN_BYTES :]
+    while len(tokens) < wanted and not index.is_leaf(page):
+        page = index.first_child(page)
+        tokens += index.tokens(page)
     return tokens[:wanted]

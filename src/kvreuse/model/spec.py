@@ -87,6 +87,17 @@ class ModelSpec:
         return self.num_heads * self.head_dim
 
     @property
+    def attention_growth(self) -> float:
+        """What each token before a token adds to the work of computing it, as a part of the rest.
+
+        In multiply-adds: two for each channel of a query in every layer that sees all tokens,
+        against those with the weights of all layers.
+        """
+        weights = 2 * self.q_size + 2 * self.kv_size + 3 * self.intermediate_size
+        full_layers = self.windows.count(None) if self.windows else self.num_layers
+        return 2 * self.q_size * full_layers / (weights * self.hidden_size * self.num_layers)
+
+    @property
     def kv_size(self) -> int:
         """Width of a key (or value) row: all KV heads."""
         return self.num_kv_heads * self.head_dim

@@ -1,0 +1,117 @@
+"""Ghosts: what is remembered of pages that were evicted, as long as it may be of use.
+
+A ring of the latest evictions, found by name (:func:`~kvreuse.kv.keys.page_name`): heads of chains,
+and for each entry the one before it in its chain, as in the hash chains of LZ77 compressors (RFC
+1951, section 4). An entry is overwritten when the ring comes round; as chains go from young to old,
+whatever stands behind an overwritten entry is overwritten too. So nothing is ever searched for or
+moved: 22 bytes an entry, heads included.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+_NONE = -1
+_BACK = 255
+_WALK = 64
+"""Entries of a chain that are looked at: with a sound hash there are never so many."""
+
+
+Ghost = tuple[int, int, int]
+"""An evicted page: when it was last used, on the clock of Resting; what kind of page it was, a row
+of the index of reuse ages; which of the duelling policies chose it."""
+
+
+class Ghosts:
+    """The latest ``capacity`` evictions."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._num_heads = capacity
+        self._names = array("Q", bytes(8 * capacity))
+        self._stamps = array("I", bytes(4 * capacity))
+        self._kinds = bytearray(capacity)
+        self._by = bytearray(capacity)
+        self._before = array("i", [_NONE]) * capacity
+        self._heads = array("i", [_NONE]) * self._num_heads
+        self._next = 0
+        self._num = 0
+
+    def __contains__(self, name: int) -> bool:
+        """Whether a page of this name was evicted lately, and has not come back since."""
+        return self._find(name, self._heads[name % self._num_heads]) >= 0
+
+    def add(
+        self,
+        pages: Sequence[int],
+        names: Sequence[int],
+        stamps: Sequence[int],
+        kinds: Sequence[int],
+        by: int,
+    ) -> tuple[list[int], list[int]]:
+        """``pages`` are gone, in this order; the other lists have an entry for every page.
+
+        Returns stamps and kinds of the ghosts that had to make way and never came back. A tail has
+        no name (0): nothing finds it, but its time runs as that of others.
+        """
+        old_stamps: list[int] = []
+        old_kinds: list[int] = []
+        my_names, my_stamps, my_kinds, my_by = self._names, self._stamps, self._kinds, self._by
+        heads, before, num_heads = self._heads, self._before, self._num_heads
+        at, full = self._next, self._num == self._capacity
+        for page in pages:
+            if full and my_by[at] != _BACK:
+                old_stamps.append(my_stamps[at])
+                old_kinds.append(my_kinds[at])
+            name = names[page]
+            my_names[at] = name
+            my_stamps[at] = stamps[page]
+            my_kinds[at] = kinds[page]
+            my_by[at] = by
+            chain = name % num_heads
+            before[at] = heads[chain]
+            heads[chain] = at
+            at += 1
+            if at == self._capacity:
+                at, full = 0, True
+        self._num = self._capacity if full else at
+        self._next = at
+        return old_stamps, old_kinds
+
+    def pop(self, pages: Sequence[int], names: Sequence[int]) -> list[tuple[int, Ghost]]:
+        """``pages`` are there, which may have been before: what is remembered of those.
+
+        ``names`` has an entry for every page.
+        """
+        back: list[tuple[int, Ghost]] = []
+        if self._num == 0:
+            return back
+        heads, num_heads = self._heads, self._num_heads
+        for page in pages:
+            name = names[page]
+            at = heads[name % num_heads]
+            if at >= 0:
+                at = self._find(name, at)
+                if at >= 0:
+                    back.append((page, (self._stamps[at], self._kinds[at], self._by[at])))
+                    self._by[at] = _BACK
+        return back
+
+    def _find(self, name: int, at: int) -> int:
+        """The entry of ``name`` in the chain whose head is ``at``, or _NONE."""
+        names, before, youngest, capacity = (
+            self._names,
+            self._before,
+            self._next - 1,
+            self._capacity,
+        )
+        age = -1
+        for _ in range(_WALK):
+            its_age = (youngest - at) % capacity
+            if at < 0 or its_age <= age:  # overwritten by a younger one: the chain ends
+                break
+            if names[at] == name:
+                return at if name and self._by[at] != _BACK else _NONE
+            at, age = before[at], its_age
+        return _NONE

@@ -1,0 +1,122 @@
+"""Promises: pages that are pinned, and moments at which pages are to go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from kvreuse.errors import RequestError
+from kvreuse.kv.pool import PagePool
+from kvreuse.kv.prefix import PrefixIndex
+from kvreuse.kv.resting import Pages, Resting
+from kvreuse.kv.retention import Retention
+
+PIN_SHARE = 0.5
+"""The share of the pool's pages that may be pinned."""
+
+
+class Promises:
+    """What :class:`Retention` promises of pages that are there. A pin owns the pages it is about.
+
+    Whatever is pinned, all before it is pinned, and no shorter: so what rests can be evicted.
+    Times are seconds on any one clock.
+    """
+
+    def __init__(
+        self,
+        pool: PagePool,
+        index: PrefixIndex,
+        resting: Resting,
+        drop: Callable[[Pages], None],
+    ) -> None:
+        """``drop`` removes an owner from pages."""
+        self.pinned: dict[int, float] = {}
+        """Pinned pages, and until when."""
+        self._pool = pool
+        self._index = index
+        self._resting = resting
+        self._drop = drop
+        self._ends: dict[int, tuple[float, int]] = {}  # by page: when, and its stamp by then
+        self._next = math.inf  # nothing is over before
+
+    @property
+    def quota(self) -> int:
+        """Pages that may be pinned."""
+        return int(self._pool.num_pages * PIN_SHARE)
+
+    def make(self, path: Sequence[int], retention: Retention, num_pinned: int, now: float) -> None:
+        """Promise what ``retention`` says of ``path``, whose sequence ends but still owns it.
+
+        A pin is about its first ``num_pinned`` pages.
+        """
+        if retention.session_end:
+            self._unpin_from(path)
+            return
+        until = math.inf if retention.ttl is None else now + retention.ttl
+        pinned = list(path[:num_pinned]) if retention.pin else []
+        self._pool.retain([page for page in pinned if page not in self.pinned])
+        for page in pinned:
+            self.pinned[page] = max(until, self.pinned.get(page, 0.0))
+        if retention.ttl is not None:
+            self._end_at(until, path[-1])
+            if pinned:
+                self._end_at(self.pinned[pinned[-1]], pinned[-1])
+
+    def give_up(self, n: int) -> bool:
+        """Unpin up to ``n`` pages, those pinned last first; whether there were any."""
+        pages = list(self.pinned)[-n:]  # a page is pinned after those before it
+        self._unpin(pages[::-1])
+        return bool(pages)
+
+    def end(self, page: int) -> None:
+        """The session that led to ``page`` has ended now."""
+        self._resting.end(page, self._resting.stamp(page), self._pool.counts_by_page)
+
+    def expire(self, now: float) -> None:
+        """Let go of what is over at ``now``."""
+        if now < self._next:
+            return
+        over = [page for page, until in self.pinned.items() if until <= now]
+        self._unpin(over[::-1])
+        for page, (when, stamp) in list(self._ends.items()):
+            if when <= now:
+                del self._ends[page]
+                self._resting.end(page, stamp, self._pool.counts_by_page)
+        moments = [*self.pinned.values(), *(when for when, _ in self._ends.values())]
+        self._next = min(moments, default=math.inf)
+
+    def check_pin(self, num_pages: int, known: Sequence[int], promised: int) -> None:
+        """RequestError if ``num_pages`` pages, some of them ``known``, cannot be pinned, too.
+
+        ``promised`` are pages that will be pinned when other requests end.
+        """
+        needed = num_pages - sum(page in self.pinned for page in known)
+        taken = len(self.pinned) + promised
+        if needed + taken > self.quota:
+            raise RequestError(
+                f"pinning the prompt takes {needed} pages of {self._pool.layout.page_size} tokens, "
+                f"but of the {self.quota} that can be pinned (half of the KV cache's "
+                f"{self._pool.num_pages}) {taken} are taken: pin less, give pins a ttl, or raise "
+                "--kv-cache-memory"
+            )
+
+    def _end_at(self, when: float, page: int) -> None:
+        """The pages that lead to ``page`` are to go at ``when``, unless somebody uses it before."""
+        if when < math.inf:
+            self._ends[page] = when, self._resting.stamp(page)
+            self._next = min(self._next, when)
+
+    def _unpin_from(self, path: Sequence[int]) -> None:
+        """Unpin the end of ``path``, up to where another pinned prompt parts from it."""
+        for page in reversed(path):
+            if any(child in self.pinned for child in self._index.children(page)):
+                break
+            if page in self.pinned:
+                self._unpin([page])
+
+    def _unpin(self, pages: list[int]) -> None:
+        for page in pages:
+            del self.pinned[page]
+            self._drop(np.array([page], dtype=np.int32))
