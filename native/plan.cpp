@@ -58,7 +58,9 @@ void AttendPlan::make(const StepRows &step, int rows, int units_wanted) {
     items_[i].count = 0;
   }
   std::erase_if(items_, [](const AttendItem &item) { return item.count == 0; });
-  std::sort(items_.begin(), items_.end(), [](const AttendItem &a, const AttendItem &b) { return a.work > b.work; });
+  std::sort(items_.begin(), items_.end(), [&](const AttendItem &a, const AttendItem &b) {
+    return a.work != b.work ? a.work > b.work : row_list_[a.first] < row_list_[b.first];
+  });
 }
 
 // Whole runs first, then the small ones.
