@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kvreuse.llm import LLM
 from kvreuse.server.config import ServerConfig
@@ -88,6 +90,23 @@ def test_a_port_that_is_taken(model_path: Path) -> None:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     assert ended.stderr == f"error: 127.0.0.1:{port}: Address already in use\n"
+
+
+def test_replies_do_not_wait_for_acknowledgements(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transports: list[asyncio.Transport] = []
+    made = H11Protocol.connection_made
+
+    def connection_made(self: H11Protocol, transport: asyncio.Transport) -> None:
+        transports.append(transport)
+        made(self, transport)
+
+    monkeypatch.setattr(H11Protocol, "connection_made", connection_made)
+    with running(llm) as server, server.http() as http:
+        http.get("/version")
+        connection = transports[0].get_extra_info("socket")
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_while_it_ends_nothing_new_is_taken(llm: LLM) -> None:
