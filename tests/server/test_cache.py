@@ -11,16 +11,17 @@ import pytest
 from kvreuse.llm import LLM
 from kvreuse.server.config import ServerConfig
 
-from .running import running
+from .running import Running, running
 
 HEADER = "x-kvreuse-cache"
 SHORT = {"temperature": 0, "max_tokens": 2, "ignore_eos": True}
 
 
 @pytest.fixture
-def fresh(http: httpx.Client) -> Iterator[httpx.Client]:
+def fresh(http: httpx.Client, server: Running) -> Iterator[httpx.Client]:
     """A client of a server whose cache is empty."""
-    assert http.post("/reset_prefix_cache").json()["kept_pages"] == 0
+    server.settles()
+    assert http.post("/reset_prefix_cache?pinned=true").json()["kept_pages"] == 0
     yield http
 
 
@@ -129,7 +130,9 @@ def test_what_the_cache_shows(fresh: httpx.Client) -> None:
     assert pool["used_pages"] == 0
     largest, *_ = cache["prefixes"]
     assert (largest["tokens"], largest["pages"], largest["continuations"]) == (64, 8, 3)
+    assert largest["hits"] == 2
     assert not largest["in_use"]
+    assert not largest["pinned"]
     assert {one["text"] for one in cache["prefixes"]} == {None}
     dropped = fresh.post("/reset_prefix_cache").json()
     assert dropped["dropped_pages"] == pool["cached_pages"]
@@ -142,10 +145,50 @@ def test_what_is_in_use_stays(fresh: httpx.Client, llm: LLM) -> None:
         lines = reply.iter_lines()
         next(lines)
         kept = fresh.post("/reset_prefix_cache").json()
-        assert kept["kept_because_in_use"] >= 4
+        assert kept["kept_pages"] >= 4
+        assert kept["pinned_pages"] == 0
         [prefix] = fresh.get("/v1/cache").json()["prefixes"]
         assert prefix["in_use"]
         llm.engine.check()
+
+
+def test_pins(fresh: httpx.Client) -> None:
+    full = complete(fresh, prompt_of(1000), kvreuse={"pin": True})
+    assert full.headers[HEADER].startswith("cached=0,")
+    kept = fresh.post("/reset_prefix_cache").json()
+    assert (kept["kept_pages"], kept["pinned_pages"]) == (3, 3)
+    [prefix] = fresh.get("/v1/cache").json()["prefixes"]
+    assert prefix["pinned"]
+    assert not prefix["in_use"]
+    assert complete(fresh, prompt_of(1000)).headers[HEADER].startswith("cached=96,")
+    assert fresh.post("/reset_prefix_cache?pinned=perhaps").status_code == 400
+    dropped = fresh.post("/reset_prefix_cache?pinned=true").json()
+    assert (dropped["kept_pages"], dropped["pinned_pages"]) == (0, 0)
+
+
+def test_pins_beyond_what_there_is(fresh: httpx.Client, llm: LLM) -> None:
+    for number in range(10):
+        body = {"prompt": prompt_of(1000 * number, 1000), "pin": True, "ttl": 60}
+        reply = fresh.post("/v1/cache/prefill", json=body)
+        if reply.status_code == 400:
+            break
+    message = reply.json()["error"]["message"]
+    assert "pages" in message
+    assert fresh.get("/v1/cache").json()["pool"]["pinned_pages"] <= llm.pool.num_pages // 2
+    assert fresh.post("/reset_prefix_cache?pinned=true").json()["pinned_pages"] == 0
+
+
+def test_a_session_that_ends(fresh: httpx.Client) -> None:
+    body = {"prompt": prompt_of(1000), "pin": True}
+    assert fresh.post("/v1/cache/prefill", json=body).status_code == 200
+    messages = [{"role": "user", "content": "The end."}]
+    ending = {"session_end": True, "priority": 3}
+    reply = fresh.post(
+        "/v1/chat/completions", json={"messages": messages, **SHORT, "kvreuse": ending}
+    )
+    assert reply.status_code == 200
+    complete(fresh, prompt_of(1000), kvreuse={"session_end": True})
+    assert fresh.get("/v1/cache").json()["pool"]["pinned_pages"] == 0
 
 
 def test_text_only_where_it_is_asked_for(llm: LLM, tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from kvreuse.kv.why import Reason
 from kvreuse.llm import LLM
 from kvreuse.server.config import ServerConfig
 
 from .running import NAME, Running, running
 
-BODY = {"prompt": list(range(3000, 3050)), "temperature": 0, "max_tokens": 4, "ignore_eos": True}
+BODY = {"prompt": list(range(11000, 11050)), "temperature": 0, "max_tokens": 4, "ignore_eos": True}
 
 
 def samples(http: httpx.Client) -> dict[str, float]:
@@ -46,8 +47,9 @@ def test_metrics(llm: LLM) -> None:
     assert gained["kvreuse:e2e_request_latency_seconds_count"] == 2
     assert gained["kvreuse:request_queue_time_seconds_count"] == 2
     assert gained["kvreuse:inter_token_latency_seconds_count"] == 12
-    assert gained["kvreuse:prefix_cache_misses_total/cold"] == 1
-    assert gained["kvreuse:prefix_cache_missed_tokens_total/cold"] == 49
+    for name, value in (("misses", 1), ("missed_tokens", 49)):
+        by_reason = [f"kvreuse:prefix_cache_{name}_total/{reason.value}" for reason in Reason]
+        assert sum(gained[one] for one in by_reason) == value
     assert gained["kvreuse:page_bytes_read_total"] == read > 0
     assert after["kvreuse:num_requests_running"] == 0
     assert after["kvreuse:num_requests_waiting"] == 0

@@ -258,17 +258,17 @@ class KVCache:
         return self._evict(self.num_evictable)
 
     def prefixes(self, limit: int) -> list[Prefix]:
-        """The ``limit`` largest prefixes. Cost: everything is looked at."""
-        return census(self._index, self.pool.counts_by_page, limit)
+        """The ``limit`` largest prefixes; every page is looked at."""
+        counts, hits = self.pool.counts_by_page, self._resting.hits
+        return census(self._index, counts, hits, self._promises.pinned, limit)
 
     def check(self) -> None:
         """Raise PageError unless the conservation law holds. Cost: everything is looked at."""
         index = self._index
         owners = [seq.pages for seq in self._sequences]
         owners += [[seq.source] for seq in self._sequences if seq.source is not None]
-        owners += [list(self._promises.pinned)]
         indexed = [page for page in range(self.pool.num_pages) if page in index]
-        self.pool.check([*owners, indexed])
+        self.pool.check([*owners, list(self._promises.pinned), indexed])
         index.check()
         if not self._resting.check({page for page in indexed if self.pool.count(page) == 1}):
             raise PageError("a page rests and is used, or neither")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from kvreuse.kv.keys import TOKEN_BYTES
 from kvreuse.kv.prefix import PrefixIndex
@@ -22,8 +22,12 @@ class Prefix:
     """Pages of all of them together."""
     continuations: int
     """Ways in which they end."""
+    hits: int
+    """Prompts that found the first page."""
     in_use: bool
     """Whether a running sequence uses any of the pages."""
+    pinned: bool
+    """Whether any of them is pinned."""
 
     @property
     def num_tokens(self) -> int:
@@ -31,28 +35,38 @@ class Prefix:
         return len(self.tokens) // TOKEN_BYTES
 
 
-def census(index: PrefixIndex, counts: Sequence[int], limit: int) -> list[Prefix]:
-    """The ``limit`` prefixes with most pages, largest first; ``counts`` are owners by page.
+def census(
+    index: PrefixIndex,
+    counts: Sequence[int],
+    hits: Sequence[int],
+    pinned: Container[int],
+    limit: int,
+) -> list[Prefix]:
+    """The ``limit`` prefixes with most pages, largest first.
 
-    A prefix is a first page with all that follows it up to where it is continued in two ways. Cost:
-    every page is looked at.
+    ``counts`` are owners and ``hits`` uses by page. A prefix is a first page with all that follows
+    it up to where it is continued in two ways. Cost: every page is looked at.
     """
-    firsts = (page for root in index.roots for page in index.children(root.node))
-    found = [_prefix(index, first, counts) for first in firsts]
+    found = [
+        _prefix(index, first, hits[first], counts[first], first in pinned)
+        for root in index.roots
+        for first in index.children(root.node)
+    ]
     return heapq.nlargest(limit, found, key=lambda one: one.pages)
 
 
-def _prefix(index: PrefixIndex, first: int, counts: Sequence[int]) -> Prefix:
+def _prefix(index: PrefixIndex, first: int, hits: int, owners: int, pinned: bool) -> Prefix:
     shared, last = [index.tokens(first)], first
     while not index.is_leaf(last) and index.only_child(last):
         last = index.first_child(last)
         shared.append(index.tokens(last))
     key = index.key(last) if index.is_full(last) else b""
-    # Who uses a page uses all before it, so the first one tells of all.
+    # Who uses or pins a page does so with all before it: the first one tells of all.
     pages, ends, pending = 0, 0, [first]
     while pending:
         page = pending.pop()
         pages += 1
         ends += index.is_leaf(page)
         pending += index.children(page)
-    return Prefix(key, b"".join(shared), pages, ends, counts[first] > 1)
+    used = owners - pinned > 1  # the index is an owner, and a pin is one
+    return Prefix(key, b"".join(shared), pages, ends, hits, used, pinned)

@@ -69,6 +69,8 @@ class Resting:
         self._leaves = array("i", bytes(4 * num_pages))
         self._places = array("i", [-1]) * num_pages  # of each page among the leaves
         self._num_leaves = 0
+        self.hits = array("I", bytes(4 * num_pages))
+        """Sequences that started with each first page, since it is in the index."""
         self._stamps = array("I", bytes(4 * num_pages))
         self._kinds = bytearray(num_pages)
         self._reuses = bytearray(num_pages)
@@ -95,6 +97,7 @@ class Resting:
         clock, kind = self._clock, new_kind(0)
         reuses, kinds, stamps, ranks = self._reuses, self._kinds, self._stamps, self._ranks
         for page in pages:
+            self.hits[page] = 0
             reuses[page] = 0
             kinds[page] = kind
             stamps[page] = clock
@@ -110,6 +113,7 @@ class Resting:
         """A sequence starts with ``pages``, or copies from the last of them."""
         if not pages:
             return
+        self.hits[pages[0]] += 1
         every = np.array(pages, dtype=np.int32)
         self.ages.reused_all(self._all_kinds[every], self._ages(every))
         self._all_reuses[every] = np.minimum(self._all_reuses[every] + 1, MAX_REUSES)

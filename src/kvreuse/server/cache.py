@@ -16,6 +16,7 @@ from kvreuse.sampling_params import SamplingParams
 
 from . import body, reuse
 from .disconnect import while_connected
+from .errors import APIError
 from .request_log import Origin
 from .schema.cache import CacheReply, LookupReply, PrefillReply, PrefixReply, ResetReply
 from .schema.completions import CachePrompt, PrefillRequest
@@ -73,7 +74,7 @@ async def prefill(request: Request) -> Response:
         prompt,
         SamplingParams(temperature=0, max_tokens=1),
         Origin("/v1/cache/prefill", service.names[0], "", asked.cache_salt),
-        asked,
+        asked.retention(),
     )
     with service.seats(1):
         output: RequestOutput = await while_connected(request, service.answer(job))
@@ -91,17 +92,22 @@ async def prefill(request: Request) -> Response:
 
 
 async def reset(request: Request) -> Response:
-    """Drop every page that nobody uses."""
+    """Drop every page that nobody uses; with ``?pinned=true`` also those that are pinned."""
     service: Service = request.app.state.service
     cache = service.llm.cache
+    pinned = request.query_params.get("pinned", "false")
+    if pinned not in {"true", "false"}:
+        raise APIError(400, "pinned must be true or false", code="invalid_value", param="pinned")
 
     def clear() -> ResetReply:
+        if pinned == "true":
+            cache.give_up_pins(cache.num_pinned)
         dropped = cache.clear()
         return {
             "object": "cache.reset",
             "dropped_pages": dropped,
             "kept_pages": cache.pool.num_used,
-            "kept_because_in_use": cache.pool.num_pages - cache.num_available,
+            "pinned_pages": cache.num_pinned,
         }
 
     return JSONResponse(await service.engine.call(clear))
@@ -121,6 +127,7 @@ def _cache(service: Service, prefixes: list[Prefix]) -> CacheReply:
             "free_pages": pool.num_free,
             "used_pages": pool.num_pages - cache.num_available,
             "cached_pages": cache.num_evictable,
+            "pinned_pages": cache.num_pinned,
         },
         "requests": {
             "running": engine.num_running,
@@ -158,7 +165,8 @@ def _prefix(service: Service, prefix: Prefix) -> PrefixReply:
         "tokens": prefix.num_tokens,
         "pages": prefix.pages,
         "continuations": prefix.continuations,
+        "hits": prefix.hits,
         "in_use": prefix.in_use,
-        "hits": 0,
+        "pinned": prefix.pinned,
         "text": text,
     }

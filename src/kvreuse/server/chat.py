@@ -79,7 +79,7 @@ class Answering:
                 asked.prompt_cache_key,
                 asked.user,
             ),
-            asked.kvreuse,
+            asked.retention,
         )
 
     def reply(self, output: RequestOutput) -> ChatReply:

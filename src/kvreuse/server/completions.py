@@ -72,7 +72,7 @@ class Answering:
                 ),
                 params,
                 origin,
-                asked.kvreuse,
+                asked.retention,
             )
             for one in asked.prompts()
         ]

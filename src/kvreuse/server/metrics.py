@@ -85,6 +85,7 @@ class EngineCollector(Collector):
             ("num_requests_running", engine.num_running, "Answers that hold pages."),
             ("num_requests_waiting", engine.num_waiting, "Answers that wait for admission."),
             ("kv_cache_usage_perc", used / pool.num_pages, "Share of the pages in use; 1 is all."),
+            ("pinned_pages", engine.cache.num_pinned, "Pages that are pinned."),
         ):
             yield GaugeMetricFamily(PREFIX + name, words, value)
         for name, value, words in (

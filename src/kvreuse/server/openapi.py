@@ -81,4 +81,7 @@ def _operation(endpoint: Endpoint, refs: dict[Any, Any], names: Sequence[str]) -
                 "schema": {"type": "string", "enum": list(names)},
             }
         ]
+    if endpoint.path == "/reset_prefix_cache":
+        pinned = {"name": "pinned", "in": "query", "schema": {"type": "boolean"}}
+        operation["parameters"] = [pinned | {"description": "Also what is pinned."}]
     return operation

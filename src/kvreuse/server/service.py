@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from kvreuse.async_engine import AsyncEngine
 from kvreuse.errors import KVReuseError, RequestError
+from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
 from kvreuse.llm import LLM
 from kvreuse.outputs import Delta, RequestOutput
 from kvreuse.prompts import ParsedPrompt
@@ -40,7 +41,7 @@ class Job:
     prompt: ParsedPrompt
     params: SamplingParams
     origin: Origin
-    retention: Any = None
+    retention: Retention = DEFAULT_RETENTION
 
 
 class Service:
@@ -170,6 +171,7 @@ class Service:
             "request_id": request_id,
             "cache_salt": job.prompt.cache_salt,
             "part_of": job.prompt.part_of,
+            "retention": job.retention,
         }
         return request_id, options
 

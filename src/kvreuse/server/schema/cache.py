@@ -10,7 +10,7 @@ from .replies import Reuse, Usage
 
 
 class PoolReply(TypedDict):
-    """Pages and bytes. ``used`` pages hold what is being served, ``cached`` ones can be evicted."""
+    """Pages and bytes. ``cached`` pages can be evicted; ``used`` ones are being used, or pinned."""
 
     page_size: int
     page_bytes: int
@@ -18,20 +18,22 @@ class PoolReply(TypedDict):
     free_pages: int
     used_pages: int
     cached_pages: int
+    pinned_pages: int
 
 
 class PrefixReply(TypedDict):
     """Prompts that start alike: ``tokens`` that all of them share, ``pages`` of them together.
 
-    ``text`` only with --log-prompts.
+    ``hits`` prompts found their first page. ``text`` only with --log-prompts.
     """
 
     key: str
     tokens: int
     pages: int
     continuations: int
-    in_use: bool
     hits: int
+    in_use: bool
+    pinned: bool
     text: str | None
 
 
@@ -95,9 +97,9 @@ class PrefillReply(TypedDict):
 
 
 class ResetReply(TypedDict):
-    """What was dropped, and what could not be: pages that are being used, or pinned."""
+    """What was dropped, and what was not: pages that are being used, and pinned ones."""
 
     object: Literal["cache.reset"]
     dropped_pages: int
     kept_pages: int
-    kept_because_in_use: int
+    pinned_pages: int

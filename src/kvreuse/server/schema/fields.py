@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
 from kvreuse.sampling_params import SamplingParams
 
 BIG = 2**31 - 1
@@ -23,12 +24,32 @@ class Body(BaseModel):
 
 
 class Retain(Body):
-    """How long what this request computes should stay."""
+    """How soon a request is served, and how long its pages stay once it has ended."""
 
-    pin: bool = Field(False, description="Keep the prompt's pages until the cache is reset.")
-    ttl: float | None = Field(None, gt=0, le=1e9, description="Keep them for this many seconds.")
-    priority: int = Field(0, ge=-100, le=100, description="Higher stays longer.")
-    session_end: bool = Field(False, description="Nothing will go on from here: drop them first.")
+    pin: bool = Field(
+        False,
+        description="Keep the prompt's full pages until the ttl is over, or a request that starts "
+        "with them ends its session. At most half of the cache can be pinned.",
+    )
+    ttl: float | None = Field(
+        None,
+        gt=0,
+        le=1e9,
+        description="Seconds after the end when its own pages become the first to go.",
+    )
+    priority: int = Field(
+        0,
+        ge=-100,
+        le=100,
+        description="Lower ones are served first, and their pages stay longer.",
+    )
+    session_end: bool = Field(
+        False, description="Nobody goes on from here: its own pages are the first to go."
+    )
+
+    def retention(self) -> Retention:
+        """As the engine takes it."""
+        return Retention(self.pin, self.ttl, self.priority, self.session_end)
 
 
 class JSONSchema(Body):
@@ -102,6 +123,11 @@ class Sampling(Body):
     service_tier: str | None = Field(None, description="Taken, and without effect.")
     logit_bias: Unsupported = None
     prompt_logprobs: Unsupported = None
+
+    @property
+    def retention(self) -> Retention:
+        """How long its pages stay."""
+        return DEFAULT_RETENTION if self.kvreuse is None else self.kvreuse.retention()
 
     @property
     def answers(self) -> int:
