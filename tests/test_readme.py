@@ -11,7 +11,7 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.S | re.M)
 
 
-PRINTED = ["The capital of France is ->", '{"name": "']
+PRINTED = ["The capital of France is ->", '{"name": "', "tokens reused: 1"]
 
 
 @pytest.mark.parametrize(("example", "printed"), list(zip(EXAMPLES, PRINTED, strict=True)))
