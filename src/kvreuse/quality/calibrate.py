@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
 from kvreuse.errors import ConfigError
@@ -16,7 +16,18 @@ from .increase import Increase, Increases, Report, ticker
 from .learn import PROBE_WINDOWS, learn
 from .subject import Subject, codec_of
 from .texts import Text, windows_of
-from .widths import MOST_TRIALS, choose, ladder
+from .widths import (
+    INT4,
+    INT8,
+    MOST_TRIALS,
+    Bytes,
+    Mixture,
+    ladder,
+    narrowest,
+    rates,
+    search,
+    uniform,
+)
 
 Stage = Callable[[str], AbstractContextManager[Report | None]]
 """From what is going on, in words, to what takes (done, total)."""
@@ -25,8 +36,8 @@ LEARN_CONTEXT, LEARN_WINDOWS = 1024, 4 + PROBE_WINDOWS
 """Tokens and number of the windows that are learnt from."""
 TRIAL_CONTEXT, TRIAL_WINDOWS = 2048, 4
 """Those on which perplexity is measured: behind the others, where the text is long enough."""
-FIXED = ("int8", "k8v4", "int4")
-"""Codecs whose increase is measured besides that of ``auto``."""
+FIXED = {"int8": (INT8, INT8), "k8v4": (INT8, INT4), "int4": (INT4, INT4)}
+"""Codecs whose increase is measured besides that of ``auto``: widths of their keys and values."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,21 +72,14 @@ def calibrate(subject: Subject, text: Text, bound: float, stage: Stage) -> Calib
     with stage("Perplexity of codecs") as report:
         measured = Increases(subject, trials, ticker(trials, 1 + len(FIXED), report))
         found = {name: measured.of(codec_of(spec, name, learnt)) for name in FIXED}
-    assert learnt.errors is not None
     with stage("Widths for auto") as report:
         measured.tick = ticker(trials, MOST_TRIALS, report)
-        widths, found[AUTO] = choose(
-            ladder(learnt.errors, spec.head_dim),
-            found["int4"],
-            bound,
-            lambda widths: measured.of(
-                codec_of(spec, AUTO, dataclasses.replace(learnt, widths=widths))
-            ),
-        )
+        chosen = _mixture(subject, learnt, found, bound, measured)
+    found[AUTO] = chosen.increase
     tokens = sum(len(window) for window in trials)
     calibration = dataclasses.replace(
         learnt,
-        widths=widths,
+        widths=chosen.widths,
         increases={name: round(increase.value, 6) for name, increase in found.items()},
         text=f"{text.name}, {tokens:,} tokens",
     )
@@ -84,6 +88,31 @@ def calibrate(subject: Subject, text: Text, bound: float, stage: Stage) -> Calib
         for name in ("bf16", *found)
     }
     return Calibrated(calibration, tokens, measured.reference_ppl, found, sizes)
+
+
+def _mixture(
+    subject: Subject,
+    learnt: Calibration,
+    found: Mapping[str, Increase],
+    bound: float,
+    measured: Increases,
+) -> Mixture:
+    """The narrowest widths within the bound, uniform ones among them; else bf16 everywhere."""
+    spec, errors = subject.spec, learnt.errors
+    assert errors is not None
+
+    def measure(widths: Bytes) -> Increase:
+        return measured.of(codec_of(spec, AUTO, dataclasses.replace(learnt, widths=widths)))
+
+    _, layers, kinds, heads = errors.shape
+    tried = [
+        Mixture(uniform((layers, kinds, heads), keys, values), found[name])
+        for name, (keys, values) in FIXED.items()
+    ]
+    rungs = ladder(errors, spec.head_dim, rates(errors, *(found[name] for name in FIXED)))
+    tried += search(rungs, found["int4"], bound, measure)
+    best = narrowest(tried, spec.head_dim, bound)
+    return best or Mixture(rungs[-1].widths, measure(rungs[-1].widths))
 
 
 def _trial_windows(subject: Subject, text: Text, used: int) -> list[Int32Array]:
