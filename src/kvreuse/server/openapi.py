@@ -49,6 +49,16 @@ def document(names: Sequence[str], *, keyed: bool) -> dict[str, Any]:
     return whole
 
 
+def _event(data: dict[str, Any]) -> dict[str, Any]:
+    """A server-sent event whose text is JSON that ``data`` describes, or says that it was all."""
+    text = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
+    return {
+        "type": "object",
+        "required": ["data"],
+        "properties": {"data": {"anyOf": [{"const": "[DONE]"}, text]}},
+    }
+
+
 def _operation(endpoint: Endpoint, refs: dict[Any, Any], names: Sequence[str]) -> dict[str, Any]:
     content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
     if endpoint.reply is not None:
@@ -56,7 +66,7 @@ def _operation(endpoint: Endpoint, refs: dict[Any, Any], names: Sequence[str]) -
     elif endpoint.path == "/":
         content = {"text/html": {"schema": {"type": "string"}}}
     if endpoint.event is not None:
-        content["text/event-stream"] = {"itemSchema": refs[endpoint.event]}
+        content["text/event-stream"] = {"itemSchema": _event(refs[endpoint.event])}
     error = {"content": {"application/json": {"schema": refs[ErrorReply]}}}
     operation: dict[str, Any] = {
         "summary": endpoint.summary,
