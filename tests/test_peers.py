@@ -52,7 +52,7 @@ def test_the_json_has_all_runs(model_path: Path) -> None:
     ("arguments", "words"),
     [
         (("--engines", "nothing"), "there is no engine 'nothing'"),
-        (("--model", "no-such-file.gguf"), "no-such-file.gguf"),
+        (("--engines", "kvreuse", "--model", "no-such-file.gguf"), "no-such-file.gguf"),
     ],
 )
 def test_what_is_wrong_is_one_line(arguments: tuple[str, ...], words: str) -> None:
