@@ -10,6 +10,7 @@ MODEL   ?= smollm2-135m
 PROMPT  ?= Give me three tips for a good night's sleep.
 export PROMPT
 PYTEST_ARGS ?=
+ALL_TESTS := --all-isas --numprocesses auto --maxprocesses 8 --dist loadfile
 BENCH_ARGS  ?=
 PEERS_ARGS  ?=
 FUZZ_ARGS   ?=
@@ -33,8 +34,8 @@ demo: $(STAMPS)/build ## get the default model and answer a question with it
 	@$(BIN)/kvreuse run $(MODEL) "$$PROMPT"
 
 test: $(STAMPS)/build $(STAMPS)/test ## run the whole suite, on every instruction set this CPU has
-	$(call say,tests: pytest $(or $(PYTEST_ARGS),--all-isas))
-	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),--all-isas)
+	$(call say,tests: pytest $(or $(PYTEST_ARGS),$(ALL_TESTS)))
+	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(ALL_TESTS))
 
 lint: $(STAMPS)/build $(STAMPS)/test $(STAMPS)/dev ## ruff, ruff format and mypy --strict
 	$(call say,lint: ruff check; ruff format --check; mypy)

@@ -4,9 +4,11 @@
 
 Prefill of 128, 512 and 1,900 tokens; decode at contexts of 64 and 1,900, and of 8 and 32 sequences
 at 256. Everything runs through the engine, greedy; each figure is the median of the repeats. The
-limits are measured in the same run. A step cannot be faster than the larger of two times: its
-bytes (weights and pages) at memory's bandwidth, and its products at the peak rate; ``of limit`` is
-that bound over the measured time. (Weights that fit a cache can be read faster than memory.)
+limits are measured in the same run, those that ``of limit`` is about right before each repeat: on
+a machine with neighbours memory's bandwidth changes by the minute. A step cannot be faster than the
+larger of two times: its bytes (weights and pages) at memory's bandwidth, and its products at the
+peak rate; ``of limit`` is that bound over the measured time. (Weights that fit a cache can be read
+faster than memory.)
 ``Python`` is the part of a step spent outside the kernels.
 """
 
@@ -33,9 +35,10 @@ from kvreuse.model.weights import load_weights
 from kvreuse.ops.native import Kernels, open_kernels
 from kvreuse.runner import ModelRunner
 from kvreuse.sampling_params import SamplingParams
-from limits import Limits
 from limits import measure as measure_limits
 from limits import table as limits_table
+
+MIB = 1 << 20
 
 MAX_LEN = 2048
 BUDGET = 512
@@ -77,6 +80,15 @@ class Result:
     kernels: dict[str, float]
 
 
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Of one repeat. Seconds of a step, or of a whole prefill; the least that they could be."""
+
+    seconds: float
+    kernels: dict[str, float]
+    bound: float
+
+
 class Bench:
     """One model on one path, with an engine whose kernels are timed."""
 
@@ -87,6 +99,7 @@ class Bench:
             self.weights = load_weights(file, self.spec, kernels)
         self.pool = PagePool(self.layout, SEATS * self.layout.pages_for(512) + 64)
         limits = StepLimits(rows=BUDGET, samples=SEATS, sequences=SEATS, positions=MAX_LEN)
+        self._kernels = kernels
         self.runner = ModelRunner(self.spec, self.weights, kernels, self.pool, limits)
         self.engine = Engine(
             self.runner,
@@ -97,8 +110,9 @@ class Bench:
         )
         self._random = np.random.default_rng(0)
 
-    def run(self, case: Case) -> tuple[float, float, dict[str, float]]:
-        """(seconds, seconds in kernels, seconds by kernel) of a decode step, or of a prefill."""
+    def run(self, case: Case) -> Run:
+        """A prefill, or some steps of decoding."""
+        bound = self.bound(case)
         # Sequences decode while the last prompts are still computed: enough tokens for that too.
         tokens = DECODE_STEPS + 2 + case.sequences if case.decode else 1
         params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=tokens)
@@ -119,7 +133,7 @@ class Bench:
         by_kernel = {n: (s - before[n]) / times for n, s in self.runner.seconds().items()}
         for request in requests:
             self.engine.abort(request)
-        return seconds, sum(by_kernel.values()), by_kernel
+        return Run(seconds, by_kernel, bound)
 
     def work(self, case: Case) -> tuple[float, float, float]:
         """(operations of the linears, operations of attention, bytes read) of a step or prefill."""
@@ -136,38 +150,35 @@ class Bench:
         nbytes += case.sequences * case.context * self.layout.bytes_per_token
         return 2 * (rows * inside + case.sequences * logits), 2 * attention, nbytes
 
-    def bound(self, case: Case, limits: Limits) -> float:
-        """The least seconds that the machine's limits allow."""
+    def bound(self, case: Case) -> float:
+        """The least seconds that the machine's limits, as they are now, allow."""
         linears, attention, nbytes = self.work(case)
-        compute = linears / limits.int8_peak + attention / limits.float_peak
-        return max(compute, nbytes / limits.memory_bandwidth)
+        compute = linears / self._kernels.int8_peak() + attention / self._kernels.float_peak()
+        return max(compute, nbytes / self._kernels.read_bandwidth(512 * MIB, 4))
 
 
-def measure(bench: Bench, limits: Limits, repeats: int) -> list[Result]:
+def measure(bench: Bench, repeats: int) -> list[Result]:
     """All cases, in turn, ``repeats`` times: a machine that slows down slows all of them."""
-    runs: dict[str, list[tuple[float, float, dict[str, float]]]] = {c.name: [] for c in CASES}
+    runs: dict[str, list[Run]] = {c.name: [] for c in CASES}
     for case in CASES:
         bench.run(case)
     for _ in range(repeats):
         for case in CASES:
             runs[case.name].append(bench.run(case))
-    return [_result(case, runs[case.name], bench, limits) for case in CASES]
+    return [_result(case, runs[case.name], bench) for case in CASES]
 
 
-def _result(
-    case: Case, runs: list[tuple[float, float, dict[str, float]]], bench: Bench, limits: Limits
-) -> Result:
-    seconds = statistics.median(run[0] for run in runs)
+def _result(case: Case, runs: list[Run], bench: Bench) -> Result:
+    middle = sorted(runs, key=lambda run: run.seconds)[len(runs) // 2]
     tokens = case.sequences if case.decode else case.context
-    middle = sorted(runs, key=lambda run: run[0])[len(runs) // 2]
     return Result(
         name=case.name,
-        tokens_per_second=tokens / seconds,
-        seconds=seconds,
-        gflops=sum(bench.work(case)[:2]) / seconds / 1e9,
-        of_limit=bench.bound(case, limits) / seconds,
-        python_share=statistics.median(1 - run[1] / run[0] for run in runs),
-        kernels=middle[2],
+        tokens_per_second=tokens / middle.seconds,
+        seconds=middle.seconds,
+        gflops=sum(bench.work(case)[:2]) / middle.seconds / 1e9,
+        of_limit=statistics.median(run.bound / run.seconds for run in runs),
+        python_share=statistics.median(1 - sum(run.kernels.values()) / run.seconds for run in runs),
+        kernels=middle.kernels,
     )
 
 
@@ -209,7 +220,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     limits = measure_limits(kernels)
-    results = measure(bench, limits, options.repeats)
+    results = measure(bench, options.repeats)
     if options.json:
         report = [dataclasses.asdict(result) for result in results]
         print(json.dumps({"limits": dataclasses.asdict(limits), "results": report}))

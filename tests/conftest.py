@@ -1,11 +1,8 @@
-"""What all tests share: the real model, and the account of instruction sets that were tested."""
+"""What all tests share: the real model, and a run for each instruction set and each codec."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,10 +10,9 @@ from kvreuse.kv.codec import CODEC_NAMES
 from kvreuse.ops import native
 
 from . import real_models
+from .isa_tally import IsaTally
 from .kv_codecs import REAL_CODECS
 from .model.gguf_files import write_tiny
-
-TESTED = pytest.StashKey[Counter[str]]()
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +68,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[TESTED] = Counter()
+    tally = IsaTally(all_isas=config.getoption("--all-isas"))
+    config.pluginmanager.register(tally, "isa-tally")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -87,36 +84,3 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             ids=lambda name: name or "default",
             scope="module",
         )
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
-    if report.when == "call" and report.passed and "isa" in params:
-        item.config.stash[TESTED][str(params["isa"])] += 1
-    return report
-
-
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    if session.config.getoption("--all-isas") and exitstatus == 0 and _untested(session.config):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    tested = config.stash[TESTED]
-    if not tested and not config.getoption("--all-isas"):
-        return
-    ran = ", ".join(f"{name} ({count})" for name, count in tested.items()) or "none"
-    has = ", ".join(native.available_isas())
-    terminalreporter.write_line(
-        f"ISA paths tested, with how many tests: {ran} (of those this CPU has: {has})"
-    )
-    if config.getoption("--all-isas") and (missing := _untested(config)):
-        terminalreporter.write_line(f"error: not tested: {', '.join(missing)}", red=True)
-
-
-def _untested(config: pytest.Config) -> list[str]:
-    return [name for name in native.available_isas() if not config.stash[TESTED][name]]
