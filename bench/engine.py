@@ -1,6 +1,7 @@
 """How fast the engine is, and how near to the machine's limits.
 
-    python bench/engine.py [MODEL] [--isa PATH] [--threads N] [--repeats 5] [--json]
+    python bench/engine.py [MODEL] [--isa PATH] [--threads N] [--repeats 5] [--only TEXT]
+                           [--json]
 
 Prefill of 128, 512 and 1,900 tokens; decode at contexts of 64 and 1,900, and of 8 and 32 sequences
 at 256. Everything runs through the engine, greedy; each figure is the median of the repeats. The
@@ -157,15 +158,15 @@ class Bench:
         return max(compute, nbytes / self._kernels.read_bandwidth(512 * MIB, 4))
 
 
-def measure(bench: Bench, repeats: int) -> list[Result]:
-    """All cases, in turn, ``repeats`` times: a machine that slows down slows all of them."""
-    runs: dict[str, list[Run]] = {c.name: [] for c in CASES}
-    for case in CASES:
+def measure(bench: Bench, cases: list[Case], repeats: int) -> list[Result]:
+    """The cases in turn, ``repeats`` times: a machine that slows down slows all of them."""
+    runs: dict[str, list[Run]] = {c.name: [] for c in cases}
+    for case in cases:
         bench.run(case)
     for _ in range(repeats):
-        for case in CASES:
+        for case in cases:
             runs[case.name].append(bench.run(case))
-    return [_result(case, runs[case.name], bench) for case in CASES]
+    return [_result(case, runs[case.name], bench) for case in cases]
 
 
 def _result(case: Case, runs: list[Run], bench: Bench) -> Result:
@@ -211,8 +212,14 @@ def main() -> int:
     parser.add_argument("--isa", help="instruction-set path (default: the best of this machine)")
     parser.add_argument("--threads", type=int, help="default: the cores of this process")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", default="", help="the cases with this in their name")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
+    cases = [case for case in CASES if options.only in case.name]
+    if not cases or options.repeats < 1:
+        names = ", ".join(repr(case.name) for case in CASES)
+        print(f"error: --only takes a part of {names}; --repeats at least 1", file=sys.stderr)
+        return 2
     try:
         kernels = open_kernels(options.isa, options.threads)
         bench = Bench(options.model, kernels)
@@ -220,7 +227,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     limits = measure_limits(kernels)
-    results = measure(bench, options.repeats)
+    results = measure(bench, cases, options.repeats)
     if options.json:
         report = [dataclasses.asdict(result) for result in results]
         print(json.dumps({"limits": dataclasses.asdict(limits), "results": report}))
