@@ -34,73 +34,40 @@ from kvreuse.scheduler import Scheduler
 
 Figures = dict[str, float]
 OVERHEAD_PAIRS = 9
-OVERHEAD_MEMORY = "192MiB"
+FULL_POOL = "192MiB"
 MOST_TOKENS = 1 << 17
 PARAMS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=64)
 
 
 class Bench:
-    """One model with prefix caching, one without."""
+    """One model with prefix caching, and room for all that is served."""
 
     def __init__(self, model: str, threads: int | None) -> None:
-        self.on, self.off = (
-            LLM(
-                model,
-                kv_cache_memory="1536MiB",
-                threads=threads,
-                max_model_len=4096,
-                enable_prefix_caching=caching,
-            )
-            for caching in (True, False)
-        )
+        self._llm = LLM(model, kv_cache_memory="1536MiB", threads=threads, max_model_len=4096)
         self._random = np.random.default_rng(0)
 
     def tokens(self, count: int) -> list[int]:
         """Tokens that no other prompt has."""
-        drawn: list[int] = self._random.integers(1, self.on.spec.vocab_size, count).tolist()
+        drawn: list[int] = self._random.integers(1, self._llm.spec.vocab_size, count).tolist()
         return drawn
-
-    def serve(self, llm: LLM, prompts: Sequence[list[int]], max_tokens: int) -> Figures:
-        """All at once: seconds, output tokens a second, tokens computed, the first token's time."""
-        counters = llm.engine.counters
-        before, start = counters.computed_tokens, time.perf_counter()
-        outputs = llm.generate(prompts, dataclasses.replace(PARAMS, max_tokens=max_tokens))
-        seconds = time.perf_counter() - start
-        first = [output.metrics.time_to_first_token or 0.0 for output in outputs]
-        decoded = len(prompts) * (max_tokens - 1)
-        return {
-            "tok/s": len(prompts) * max_tokens / seconds,
-            "prefilled": counters.computed_tokens - before - decoded,
-            "first token, mean ms": statistics.mean(first) * 1e3,
-            "seconds": seconds,
-        }
 
     def shared(self) -> Figures:
         """32 requests at once: 1,024 shared tokens and 32 of their own, 64 out."""
         head = self.tokens(1024)
-        return self.serve(self.on, [head + self.tokens(32) for _ in range(32)], 64)
+        return serve(self._llm, [head + self.tokens(32) for _ in range(32)], 64)
 
     def distinct(self) -> Figures:
         """32 requests at once, 256 tokens, nothing shared, 64 out."""
-        return self.serve(self.on, [self.tokens(256) for _ in range(32)], 64)
-
-    def three_quarters(self) -> Figures:
-        """8 requests at once, 512 tokens, 75% shared by all, 16 out: with caching and without."""
-        head = self.tokens(384)
-        self.serve(self.on, [head], 1)
-        prompts = [head + self.tokens(128) for _ in range(8)]
-        on, off = (self.serve(llm, prompts, 16) for llm in (self.on, self.off))
-        times = off["first token, mean ms"] / on["first token, mean ms"]
-        return {"first token, times sooner": times, "of the tokens": on["prefilled"] / (8 * 512)}
+        return serve(self._llm, [self.tokens(256) for _ in range(32)], 64)
 
     def again(self) -> Figures:
         """1,900 tokens, and again, and with 20 others after row 1,880: first tokens."""
         prompt = self.tokens(1900)
-        cold = self.serve(self.on, [prompt], 24)
+        cold = serve(self._llm, [prompt], 24)
         start = time.perf_counter()
-        warm = self.serve(self.on, [prompt], 25)
+        warm = serve(self._llm, [prompt], 25)
         decode = (time.perf_counter() - start - warm["first token, mean ms"] / 1e3) / 24
-        parted = self.serve(self.on, [prompt[:1880] + self.tokens(20)], 1)
+        parted = serve(self._llm, [prompt[:1880] + self.tokens(20)], 1)
         tail = self._prefill_after(prompt, 20)
         return {
             "cold ms": cold["first token, mean ms"],
@@ -113,7 +80,7 @@ class Bench:
 
     def _prefill_after(self, prompt: list[int], count: int) -> float:
         """Seconds of a step that computes ``count`` tokens of a running sequence."""
-        engine = self.on.engine
+        engine = self._llm.engine
         engine.add_request(prompt, dataclasses.replace(PARAMS, max_tokens=64))
         engine.step()
         (request,) = engine.scheduler.running
@@ -126,55 +93,77 @@ class Bench:
         return seconds
 
 
-class Overhead:
-    """The machinery where it finds nothing, in pools that are full.
+class FullPools:
+    """A model with prefix caching, and one without, side by side in pools that are full.
 
     A page that was never touched is slow to write for a reason that is not the cache's.
     """
 
     def __init__(self, model: str, threads: int | None) -> None:
-        self._llms = [
+        self._on, self._off = (
             LLM(
                 model,
-                kv_cache_memory=OVERHEAD_MEMORY,
+                kv_cache_memory=FULL_POOL,
                 threads=threads,
                 max_model_len=4096,
                 enable_prefix_caching=caching,
             )
             for caching in (True, False)
-        ]
+        )
         self._random = np.random.default_rng(1)
-        for llm in self._llms:
-            pages = llm.cache.pool.num_pages
-            for _ in range(1 + pages // (8 * llm.cache.pool.layout.pages_for(256))):
-                self._serve(llm, self._prompts(), 1)
+        size = self._on.cache.page_size
+        for llm in (self._on, self._off):
+            for _ in range(1 + llm.cache.pool.num_pages * size // 4096):
+                serve(llm, self._prompts(8, 512), 1)
+
+    def three_quarters(self) -> Figures:
+        """8 requests at once, 512 tokens, 75% shared by all, 16 out: with caching and without."""
+        (head,) = self._prompts(1, 384)
+        serve(self._on, [head], 1)
+        prompts = [head + own for own in self._prompts(8, 128)]
+        on, off = (serve(llm, prompts, 16) for llm in (self._on, self._off))
+        times = off["first token, mean ms"] / on["first token, mean ms"]
+        return {"first token, times sooner": times, "of the tokens": on["prefilled"] / (8 * 512)}
 
     def overhead(self) -> Figures:
         """8 requests at once, 256 tokens, nothing shared, 32 out: with caching beside without."""
         ratios, outside = [], []
         for turn in range(OVERHEAD_PAIRS):
-            prompts = self._prompts()
-            order = self._llms if turn % 2 else self._llms[::-1]
-            runs = {llm: self._serve(llm, prompts, 32) for llm in order}
-            (on, on_kernels), (off, off_kernels) = (runs[llm] for llm in self._llms)
-            ratios.append(on / off)
-            outside.append(100 * ((on - on_kernels) - (off - off_kernels)) / off)
+            prompts = self._prompts(8, 256)
+            order = (self._on, self._off) if turn % 2 else (self._off, self._on)
+            runs = {llm: serve(llm, prompts, 32) for llm in order}
+            on, off = runs[self._on], runs[self._off]
+            ratios.append(on["seconds"] / off["seconds"])
+            more = on["outside of kernels, s"] - off["outside of kernels, s"]
+            outside.append(100 * more / off["seconds"])
         return {
             "of the time without": statistics.median(ratios),
             "more outside of kernels, %": statistics.median(outside),
         }
 
-    def _prompts(self) -> list[list[int]]:
-        size = self._llms[0].spec.vocab_size
-        prompts: list[list[int]] = self._random.integers(1, size, (8, 256)).tolist()
-        return prompts
+    def _prompts(self, count: int, length: int) -> list[list[int]]:
+        """Tokens that no other prompt has."""
+        size = self._on.spec.vocab_size
+        drawn: list[list[int]] = self._random.integers(1, size, (count, length)).tolist()
+        return drawn
 
-    @staticmethod
-    def _serve(llm: LLM, prompts: list[list[int]], max_tokens: int) -> tuple[float, float]:
-        """Seconds, and those of them that kernels took."""
-        before, start = sum(llm.runner.seconds().values()), time.perf_counter()
-        llm.generate(prompts, dataclasses.replace(PARAMS, max_tokens=max_tokens))
-        return time.perf_counter() - start, sum(llm.runner.seconds().values()) - before
+
+def serve(llm: LLM, prompts: Sequence[list[int]], max_tokens: int) -> Figures:
+    """All at once: seconds, output tokens a second, tokens computed, the first token's time."""
+    counters = llm.engine.counters
+    before, kernels = counters.computed_tokens, sum(llm.runner.seconds().values())
+    start = time.perf_counter()
+    outputs = llm.generate(prompts, dataclasses.replace(PARAMS, max_tokens=max_tokens))
+    seconds = time.perf_counter() - start
+    first = [output.metrics.time_to_first_token or 0.0 for output in outputs]
+    decoded = len(prompts) * (max_tokens - 1)
+    return {
+        "tok/s": len(prompts) * max_tokens / seconds,
+        "prefilled": counters.computed_tokens - before - decoded,
+        "first token, mean ms": statistics.mean(first) * 1e3,
+        "seconds": seconds,
+        "outside of kernels, s": seconds - sum(llm.runner.seconds().values()) + kernels,
+    }
 
 
 def planning() -> Figures:
@@ -232,14 +221,14 @@ def waste(trace: Path, page_size: int = 32) -> Figures:
     return {"requests": requests, "tokens": used, "wasted, %": (1 - used / rows) * 100}
 
 
-def measure(bench: Bench, overhead: Overhead, repeats: int) -> dict[str, Figures]:
+def measure(bench: Bench, full: FullPools, repeats: int) -> dict[str, Figures]:
     """Medians of every figure of every case."""
     cases: list[Callable[[], Figures]] = [
         bench.shared,
         bench.distinct,
-        bench.three_quarters,
+        full.three_quarters,
         bench.again,
-        overhead.overhead,
+        full.overhead,
         planning,
     ]
     runs: dict[str, list[Figures]] = {}
@@ -265,11 +254,11 @@ def main() -> int:
     options = parser.parse_args()
     try:
         bench = Bench(options.model, options.threads)
-        overhead = Overhead(options.model, options.threads)
+        full = FullPools(options.model, options.threads)
     except KVReuseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    results = measure(bench, overhead, options.repeats)
+    results = measure(bench, full, options.repeats)
     if options.trace is not None:
         results[waste.__doc__ or ""] = waste(options.trace)
     if options.json:
