@@ -6,6 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from kvreuse.plan.rows import CODECS
+
 from ..quality import BASIS
 from ..record import Caption, Record
 from .style import Theme, framed, label
@@ -22,7 +24,7 @@ def draw(record: Record, caption: Caption, theme: Theme) -> Figure:
     summary = record.summary
     rise = {name: 100 * entry["ppl_increase"] for name, entry in summary.items()}
     _scatter(axes[0], record, rise, theme)
-    axes[0].axhline(0, color=theme.faint, lw=1)
+    axes[0].axhline(0, color=theme.faint, lw=1, zorder=1)
     axes[0].set(title=f"Perplexity over {BASIS}", ylabel="rise")
     axes[0].yaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:+g}%" if value else "0%")
@@ -38,16 +40,18 @@ def draw(record: Record, caption: Caption, theme: Theme) -> Figure:
 
 
 def _scatter(axes: Axes, record: Record, values: dict[str, float], theme: Theme) -> None:
-    """A marker and a name a codec."""
+    """A marker and a name a codec, in the colour that it has in ``memory``; hollow where plain."""
     most = max(entry["bytes_per_token"] for entry in record.summary.values()) / KIB
-    axes.set_xlim(0, 1.08 * most)
-    names = list(record.summary)
+    axes.set_xlim(0, 1.12 * most)
     marks = []
     for name, value in values.items():
-        index = names.index(name)
+        codec, plain = name.partition(" ")[0], name.endswith("(no transform)")
+        index = [*CODECS, codec].index(codec)
         colour = theme.colours[index % len(theme.colours)]
         size = record.summary[name]["bytes_per_token"] / KIB
-        axes.plot([size], [value], MARKERS[index % len(MARKERS)], color=colour, ms=8)
+        face = theme.paper if plain else colour
+        marker = MARKERS[index % len(MARKERS)]
+        axes.plot([size], [value], marker, color=colour, markerfacecolor=face, ms=8)
         marks.append((size, value, name, colour))
     axes.margins(y=0.2)
     axes.set_xlabel("KiB of keys and values a token")

@@ -125,7 +125,7 @@ def label(axes: Axes, x: float, y: float, words: str, colour: str, **placing: An
         size=SMALL,
         weight="bold",
         annotation_clip=False,
-        bbox={"facecolor": _paper(), "edgecolor": "none", "alpha": 0.7, "pad": 0.6},
+        bbox={"facecolor": _paper(), "edgecolor": "none", "alpha": 0.9, "pad": 0.6},
         **{"va": "center", "ha": "left"} | placing,
     )
 
