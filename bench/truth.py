@@ -1,10 +1,12 @@
 """How close the engine is to a float32 forward pass: KL divergence, top-1 agreement, perplexity.
 
-    python bench/truth.py MODEL [--text FILE ...] [--tokens 1024] [--isa PATH] [--json]
+    python bench/truth.py MODEL [--text FILE ...] [--tokens 1024] [--kv-cache-dtype LIST]
+                          [--isa PATH] [--json]
 
 MODEL is a GGUF file or a name that ``kvreuse pull`` knows. Without ``--text`` the text is
-the standard library's ``pydoc_data.topics``. Exits with 1 where a bound is broken;
-the bounds are meant for 1,024 tokens.
+the standard library's ``pydoc_data.topics``. Codecs beside bf16 take the calibration that
+``kvreuse calibrate`` left. Exits with 1 where a bound is broken; the bounds are meant for
+1,024 tokens, and for keys and values in bf16.
 """
 
 from __future__ import annotations
@@ -18,9 +20,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.oracle import Fidelity, Oracle
-from tests.truth import TOKENS, EngineModel, measure, standard_text
+from tests.truth import TOKENS, EngineModel, measure_all, standard_text
 
 from kvreuse.errors import ConfigError, KVReuseError
+from kvreuse.kv.codec import BF16
+from kvreuse.model.calibrated import codec_for
+from kvreuse.model.gguf import GGUFFile
 from kvreuse.model.source import resolve
 
 STANDARD = "pydoc_data.topics"
@@ -33,14 +38,27 @@ def main(arguments: list[str] | None = None) -> int:
         path = resolve(options.model)
         texts = {name: _read(name) for name in options.text or [STANDARD]}
         engine = EngineModel(path, max_tokens=options.tokens, isa=options.isa)
+        engines = _with_codecs(engine, path, options.kv_cache_dtype.split(","))
         tokens = {name: _encode(engine, name, text) for name, text in texts.items()}
     except KVReuseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     oracle = Oracle(path)
-    found = {name: measure(oracle, engine, ids) for name, ids in tokens.items()}
+    found = {
+        f"{name}, {codec}": fidelity
+        for name, ids in tokens.items()
+        for codec, fidelity in measure_all(oracle, engines, ids).items()
+    }
     print(_json(found) if options.json else _table(found))
-    return int(any(fidelity.faults() for fidelity in found.values()))
+    bounded = {name: one for name, one in found.items() if name.endswith(f", {BF16.name}")}
+    return int(any(fidelity.faults() for fidelity in bounded.values()))
+
+
+def _with_codecs(engine: EngineModel, path: Path, names: list[str]) -> dict[str, EngineModel]:
+    """The model with keys and values in each codec. ConfigError for a codec that is none."""
+    with GGUFFile(path) as file:
+        codecs = {name: codec_for(file, engine.spec, name, None, force=True) for name in names}
+    return {name: engine.with_codec(codec) for name, codec in codecs.items()}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -53,6 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--tokens", type=_count, default=TOKENS, help="of each text, from its start"
+    )
+    parser.add_argument(
+        "--kv-cache-dtype", default=BF16.name, metavar="LIST", help="codecs, with commas between"
     )
     parser.add_argument("--isa", help="instruction-set path of the kernels")
     parser.add_argument("--json", action="store_true", help="print JSON in place of a table")

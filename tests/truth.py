@@ -89,11 +89,6 @@ class EngineModel:
             )
 
 
-def measure(oracle: Oracle, engine: EngineModel, token_ids: Sequence[int]) -> Fidelity:
-    """How close the engine is to the oracle at the positions of one text."""
-    return measure_all(oracle, {"": engine}, token_ids)[""]
-
-
 def measure_all(
     oracle: Oracle, engines: Mapping[str, EngineModel], token_ids: Sequence[int]
 ) -> dict[str, Fidelity]:
