@@ -16,6 +16,7 @@ faster than memory.)
 from __future__ import annotations
 
 import argparse
+import copy
 import dataclasses
 import json
 import statistics
@@ -27,6 +28,7 @@ import numpy as np
 from kvreuse.engine import Engine
 from kvreuse.errors import KVReuseError
 from kvreuse.kv.cache import KVCache
+from kvreuse.kv.codec import BF16, KVCodec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.decoder import StepLimits
@@ -96,12 +98,22 @@ class Bench:
     def __init__(self, model: str, kernels: Kernels) -> None:
         with GGUFFile(resolve(model)) as file:
             self.spec = read_spec(file)
-            self.layout = KVLayout.of(self.spec)
             self.weights = load_weights(file, self.spec, kernels)
+        self._kernels = kernels
+        self._begin(BF16)
+
+    def with_codec(self, codec: KVCodec) -> Bench:
+        """The same weights over pages of another codec."""
+        other = copy.copy(self)
+        other._begin(codec)
+        return other
+
+    def _begin(self, codec: KVCodec) -> None:
+        """An engine, with pages for every case."""
+        self.layout = KVLayout.of(self.spec, codec=codec)
         self.pool = PagePool(self.layout, SEATS * self.layout.pages_for(512) + 64)
         limits = StepLimits(rows=BUDGET, samples=SEATS, sequences=SEATS, positions=MAX_LEN)
-        self._kernels = kernels
-        self.runner = ModelRunner(self.spec, self.weights, kernels, self.pool, limits)
+        self.runner = ModelRunner(self.spec, self.weights, self._kernels, self.pool, limits)
         self.engine = Engine(
             self.runner,
             KVCache(self.pool, b"", enable_prefix_caching=False),

@@ -1,0 +1,227 @@
+"""What keys and values in 8 and 4 bits cost or save in time, side by side with bf16.
+
+    python bench/kv_codecs.py [MODEL] [--isa PATH] [--threads N] [--repeats 5] [--json]
+
+First the attention kernel alone: one layer shaped as the model's, 16 sequences of 4,096 tokens, so
+many that no cache holds their pages, a new token for each. Then the model: prefill, and decode at
+several lengths, in the codecs that its calibration, or the lack of one, gives. All codecs run in
+turn, figures are medians. ``of memory`` is the bytes of pages read a second over what the machine
+reads, measured in the same run; pages that lie in a cache are read faster than memory is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+
+import numpy as np
+
+from engine import Bench, Case
+from kvreuse.errors import KVReuseError
+from kvreuse.kv.codec import UNIFORM, KVCodec, make_codec
+from kvreuse.kv.layout import KVLayout
+from kvreuse.model.calibrated import codec_for
+from kvreuse.model.gguf import GGUFFile
+from kvreuse.model.source import resolve
+from kvreuse.model.spec import ModelSpec
+from kvreuse.ops.native import (
+    Attention,
+    Batch,
+    Kernels,
+    KVView,
+    Rotary,
+    Tensor,
+    Workspace,
+    item_tokens,
+    open_kernels,
+)
+
+SEQUENCES, TOKENS = 16, 4096
+CALLS = 3
+UNITS_PER_THREAD = 8
+MIB = 1 << 20
+BASIS = "bf16"
+CASES = [
+    Case("prefill 512", 512, 1, False),
+    Case("prefill 1,900", 1900, 1, False),
+    Case("decode, context 64", 64, 1, True),
+    Case("decode, context 1,900", 1900, 1, True),
+    Case("decode, 8 x context 1,900", 1900, 8, True),
+]
+Figures = dict[str, dict[str, float]]
+
+
+class Layer:
+    """One layer's pool in one codec, and a step over it of one token a sequence."""
+
+    def __init__(self, kernels: Kernels, spec: ModelSpec, codec: KVCodec) -> None:
+        self._kernels = kernels
+        layout = KVLayout(1, spec.num_kv_heads, spec.head_dim, codec=codec)
+        pages = SEQUENCES * layout.pages_for(TOKENS)
+        # A byte of which also fp16 and fp32 scales are numbers.
+        self._pool = np.full((pages, layout.page_bytes), 0x3C, dtype=np.uint8)
+        self.nbytes = self._pool.nbytes
+        view = KVView(
+            self._pool,
+            layout.page_size,
+            1,
+            spec.num_kv_heads,
+            spec.group_size,
+            spec.head_dim,
+            layout.codec_ids(),
+            layout.clips(),
+        )
+        rotated = codec.transform(0) is not None
+        ones = np.ones((TOKENS, spec.head_dim // 2), dtype=np.float32)
+        self._attention = Attention(
+            view,
+            Rotary(ones, ones * 0, False),
+            0,
+            0.1,
+            hadamard_keys=rotated,
+            hadamard_values=rotated,
+        )
+        width = spec.q_size + 2 * spec.num_kv_heads * spec.head_dim
+        self._qkv, self._out = Tensor(SEQUENCES, width), Tensor(SEQUENCES, spec.q_size)
+        self._qkv.numpy()[:] = np.random.default_rng(0).standard_normal((SEQUENCES, width))
+        self._batch = self._step(spec, layout, pages)
+        self._space = Workspace(
+            kernels.threads,
+            SEQUENCES,
+            64,
+            spec.q_size,
+            spec.group_size,
+            spec.num_heads,
+            spec.head_dim,
+            self._batch.max_partials,
+        )
+
+    def _step(self, spec: ModelSpec, layout: KVLayout, pages: int) -> Batch:
+        size = layout.page_size
+        batch = Batch(
+            SEQUENCES,
+            1,
+            SEQUENCES,
+            pages // SEQUENCES,
+            size,
+            pages,
+            vocabulary=1,
+            positions=TOKENS,
+            item_tokens=item_tokens(spec.group_size),
+        )
+        order = np.random.default_rng(1).permutation(pages).astype(np.int32)
+        batch.load(
+            np.zeros(SEQUENCES, dtype=np.int32),
+            np.full(SEQUENCES, TOKENS - 1, dtype=np.int32),
+            np.arange(SEQUENCES, dtype=np.int32),
+            order.reshape(SEQUENCES, -1),
+            np.full(SEQUENCES, TOKENS, dtype=np.int32),
+            np.zeros(0, dtype=np.int32),
+            -(-UNITS_PER_THREAD * self._kernels.threads // spec.num_kv_heads),
+        )
+        return batch
+
+    def seconds(self) -> float:
+        """Of one call."""
+        start = time.perf_counter()
+        for _ in range(CALLS):
+            self._kernels.attend(self._space, self._batch, self._attention, self._qkv, self._out)
+        return (time.perf_counter() - start) / CALLS
+
+
+def kernel(kernels: Kernels, spec: ModelSpec, repeats: int) -> Figures:
+    """The attention kernel alone, by codec."""
+    codecs = {
+        name: make_codec(name, num_layers=1, num_kv_heads=spec.num_kv_heads, head_dim=spec.head_dim)
+        for name in UNIFORM
+    }
+    layers = {name: Layer(kernels, spec, codec) for name, codec in codecs.items()}
+    times: dict[str, list[float]] = {name: [] for name in layers}
+    memory = []
+    for _ in range(4 * repeats):
+        memory.append(kernels.read_bandwidth(512 * MIB, 1))
+        for name, layer in layers.items():
+            times[name].append(layer.seconds())
+    figures = {}
+    for name, layer in layers.items():
+        seconds = statistics.median(times[name])
+        faster = [first / own for first, own in zip(times[BASIS], times[name], strict=True)]
+        figures[name] = {
+            "rows/s": SEQUENCES * spec.num_heads / seconds,
+            "GB/s": layer.nbytes / seconds / 1e9,
+            "of memory": layer.nbytes / seconds / statistics.median(memory),
+            f"times {BASIS}": statistics.median(faster),
+        }
+    return figures
+
+
+def model(bench: Bench, path: str, repeats: int) -> dict[str, Figures]:
+    """Every case of the model, by codec."""
+    with GGUFFile(resolve(path)) as file:
+        benches = {
+            name: bench.with_codec(codec_for(file, bench.spec, name, None, force=True))
+            for name in UNIFORM
+        }
+    found: dict[str, Figures] = {}
+    for case in CASES:
+        runs: dict[str, list[float]] = {name: [] for name in benches}
+        for _ in range(repeats + 1):
+            for name, one in benches.items():
+                runs[name].append(one.run(case).seconds)
+        found[case.name] = {}
+        for name in benches:
+            pairs = zip(runs[BASIS][1:], runs[name][1:], strict=True)
+            seconds = statistics.median(runs[name][1:])
+            found[case.name][name] = {
+                "tok/s": (case.sequences if case.decode else case.context) / seconds,
+                f"times {BASIS}": statistics.median(first / own for first, own in pairs),
+            }
+    return found
+
+
+def table(name: str, figures: Figures) -> str:
+    """For people."""
+    columns = list(next(iter(figures.values())))
+    lines = [f"{name:<28}" + "".join(f"{column:>12}" for column in columns)]
+    for codec, row in figures.items():
+        cells = [
+            f"{value:.0%}" if key.startswith("of ") else f"{value:,.2f}"
+            for key, value in row.items()
+        ]
+        lines.append(f"  {codec:<26}" + "".join(f"{cell:>12}" for cell in cells))
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure and print; the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", nargs="?", default="smollm2-135m", help="a GGUF file or a name")
+    parser.add_argument("--isa", help="instruction-set path (default: the best of this machine)")
+    parser.add_argument("--threads", type=int, help="default: the cores of this process")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    try:
+        kernels = open_kernels(options.isa, options.threads)
+        bench = Bench(options.model, kernels)
+    except KVReuseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    results = {"attention alone": kernel(kernels, bench.spec, options.repeats)}
+    results |= model(bench, options.model, options.repeats)
+    if options.json:
+        print(json.dumps({"isa": kernels.isa, "threads": kernels.threads, "results": results}))
+        return 0
+    print(f"{kernels.isa}, {kernels.threads} threads")
+    for name, figures in results.items():
+        print(table(name, figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
