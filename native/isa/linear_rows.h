@@ -63,9 +63,11 @@ template <Kind K, int R> INL void quantised_rows(const kvr::Weights &weights, co
       const F scale = load_f16(group.scales), minimum = kvr::has_minimum(K) ? load_f16(group.minima) : zero();
       UNROLL for (int r = 0; r < R; r++) {
         const int32_t *x4 = (const int32_t *)(a.quants + (at + r) * kvr::GROUP);
-        I s = K == Kind::Q4_MIN ? izero() : K == Kind::Q4 ? iset1((int32_t)(-8u * (uint32_t)a.sum[at + r])) : dot8_start(a.sum[at + r]);
-        UNROLL for (int j = 0; j < 8; j++) s = kvr::eight_bits(K) ? dot8(s, v[j], x4[j]) : dot4(s, v[j], x4[j]);
-        acc[r] = fma(mul(to_float(s), set1(a.scale[at + r])), scale, acc[r]);
+        // Two chains, so that a product need not wait for the one before it.
+        I s[2] = {K == Kind::Q4_MIN ? izero() : K == Kind::Q4 ? iset1((int32_t)(-8u * (uint32_t)a.sum[at + r])) : dot8_start(a.sum[at + r]),
+                  izero()};
+        UNROLL for (int j = 0; j < 8; j++) s[j % 2] = kvr::eight_bits(K) ? dot8(s[j % 2], v[j], x4[j]) : dot4(s[j % 2], v[j], x4[j]);
+        acc[r] = fma(mul(to_float(iadd(s[0], s[1])), set1(a.scale[at + r])), scale, acc[r]);
         if (kvr::has_minimum(K)) acc[r] = fma(set1(a.scaled_sum[at + r]), minimum, acc[r]);
       }
     }
