@@ -122,27 +122,30 @@ INL void encode_key_8(const float *k, int head_dim, int token, const kvr::Plane 
 INL void encode_value_8(const float *v, int head_dim, int token, const kvr::Plane &plane, uint8_t *tile) {
   alignas(64) uint8_t codes[256];
   ((float *)(tile + (size_t)head_dim * 32))[token] = quantise_8(v, head_dim, plane.step, codes);
-  for (int d = 0; d < head_dim; d += 16)
-    for (int i = 0; i < 16; i++) tile[(size_t)d * 32 + token / 4 * 64 + i * 4 + token % 4] = codes[d + i];
+  for (int d = 0; d < head_dim; d += 16) store_fourth_u8(tile + (size_t)d * 32 + token / 4 * 64 + token % 4, load_u8(codes + d));
 }
 
 INL void encode_key_4(const float *k, int head_dim, int token, const kvr::Plane &plane, uint8_t *tile) {
   alignas(64) uint8_t codes[256];
   quantise_groups(k, head_dim, token, plane, codes, tile);
   uint8_t *to = tile + (size_t)(token / 16) * head_dim * 8 + token % 16 * 4;
-  for (int u = 0; u < head_dim / 8; u++)
-    for (int b = 0; b < 4; b++) to[u * 64 + b] = (uint8_t)(codes[8 * u + b] | codes[8 * u + 4 + b] << 4);
+  for (int u = 0; u < head_dim / 8; u++) {
+    uint32_t low, high;  // four codes each
+    __builtin_memcpy(&low, codes + 8 * u, 4);
+    __builtin_memcpy(&high, codes + 8 * u + 4, 4);
+    low |= high << 4;
+    __builtin_memcpy(to + u * 64, &low, 4);
+  }
 }
 
 INL void encode_value_4(const float *v, int head_dim, int token, const kvr::Plane &plane, uint8_t *tile) {
   alignas(64) uint8_t codes[256];
   quantise_groups(v, head_dim, token, plane, codes, tile);
   uint8_t *to = tile + token / 4 * 64 + token % 4;
-  for (int u = 0; u < (head_dim + 31) / 32; u++)
-    for (int i = 0; i < 16; i++) {
-      const int high = 32 * u + 16 < head_dim ? codes[32 * u + 16 + i] : 0;
-      to[u * 512 + i * 4] = (uint8_t)(codes[32 * u + i] | high << 4);
-    }
+  for (int u = 0; u < (head_dim + 31) / 32; u++) {
+    const I high = 32 * u + 16 < head_dim ? load_u8(codes + 32 * u + 16) : izero();
+    store_fourth_u8(to + u * 512, iadd(load_u8(codes + 32 * u), shl<4>(high)));
+  }
 }
 
 // One row of one head, as its plane stores it. `token` counts within the tile.

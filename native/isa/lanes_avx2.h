@@ -75,6 +75,11 @@ INL void store_even_u16(uint16_t *p, I x) {
   istore(lanes, x);
   UNROLL for (int i = 0; i < 16; i++) p[2 * i] = (uint16_t)lanes[i];
 }
+INL void store_fourth_u8(uint8_t *p, I x) {
+  int32_t lanes[16];
+  istore(lanes, x);
+  UNROLL for (int i = 0; i < 16; i++) p[4 * i] = (uint8_t)lanes[i];
+}
 INL void store_i8(int8_t *p, I x) {
   const __m256i halves = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xD8);
   _mm_storeu_si128((__m128i *)p, _mm_packs_epi16(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)));

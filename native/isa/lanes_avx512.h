@@ -56,6 +56,8 @@ INL F load_bf16(const uint16_t *p) {
 }
 // Writes the low half of each lane to every second 16-bit place of p; the places between are not touched.
 INL void store_even_u16(uint16_t *p, I x) { _mm512_mask_storeu_epi16(p, 0x55555555u, x); }
+// Writes the low byte of each lane to every fourth byte of p; the bytes between are not touched.
+INL void store_fourth_u8(uint8_t *p, I x) { _mm512_mask_storeu_epi8(p, 0x1111111111111111u, x); }
 // Lanes as int8.
 INL void store_i8(int8_t *p, I x) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(x)); }
 // Sixteen int8 or uint8 as lanes.

@@ -70,6 +70,7 @@ INL float half_to_float(uint16_t h) {
 INL F load_f16(const uint16_t *p) LANEWISE(F, half_to_float(p[i]))
 INL F load_bf16(const uint16_t *p) { I r; LANES r.v[i] = (int32_t)((uint32_t)p[i] << 16); return as_float(r); }
 INL void store_even_u16(uint16_t *p, I x) { LANES p[2 * i] = (uint16_t)x.v[i]; }
+INL void store_fourth_u8(uint8_t *p, I x) { LANES p[4 * i] = (uint8_t)x.v[i]; }
 INL void store_i8(int8_t *p, I x) { LANES p[i] = (int8_t)x.v[i]; }
 INL I load_u8(const uint8_t *p) LANEWISE(I, p[i])
 
