@@ -22,22 +22,12 @@ import time
 import numpy as np
 
 from kvreuse.errors import ConfigError
-from kvreuse.ops.native import (
-    Attention,
-    Batch,
-    Kernels,
-    KVView,
-    Rotary,
-    Tensor,
-    Workspace,
-    item_tokens,
-    open_kernels,
-)
+from kvreuse.ops.native import Attention, Kernels, KVView, Rotary, open_kernels
+from layer import LayerStep
 
 PAGE = 32
 TILE = 32
 ROWS = (1, 4, 16, 64)
-UNITS_PER_THREAD = 8
 GIB = 1 << 30
 
 
@@ -75,7 +65,7 @@ class Layer:
     """One layer's pool, full of random keys and values, and what a call needs."""
 
     def __init__(self, kernels: Kernels, shape: Shape, sequences: int, shared: bool) -> None:
-        self.kernels, self.shape, self.sequences = kernels, shape, sequences
+        self.shape, self.sequences = shape, sequences
         prefix, own = shape.prefix // PAGE, -(-shape.own // PAGE)
         pages = (prefix if shared else prefix * sequences) + own * sequences
         self.positions = prefix * PAGE + shape.own
@@ -84,71 +74,46 @@ class Layer:
         self.pool = np.resize(bf16, (pages, shape.tile_bytes))
         ones = np.ones((self.positions, shape.head_dim // 2), dtype=np.float32)
         view = KVView(self.pool, PAGE, 1, shape.kv_heads, shape.group_size, shape.head_dim)
-        self.attention = Attention(view, Rotary(ones, ones * 0, False), 0, 0.1)
+        attention = Attention(view, Rotary(ones, ones * 0, False), 0, 0.1)
         order = np.random.default_rng(1).permutation(pages).astype(np.int32)
         heads = np.tile(order[:prefix], (sequences, 1))
         if not shared:
             heads = order[: prefix * sequences].reshape(sequences, prefix)
         tails = order[-own * sequences :].reshape(sequences, own)
-        self.tables = np.ascontiguousarray(np.concatenate([heads, tails], axis=1))
-        width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
-        self.qkv = Tensor(sequences, width)
-        self.qkv.numpy()[:] = np.resize(values, (sequences, width))
-        self.out = Tensor(sequences, shape.heads * shape.head_dim)
-        self.batches = {grouped: self._batch(grouped, pages) for grouped in (True, False)}
-        self.space = Workspace(
-            kernels.threads,
-            sequences,
-            64,
-            shape.heads * shape.head_dim,
-            shape.group_size,
-            shape.heads,
-            shape.head_dim,
-            self.batches[True].max_partials,
-        )
-
-    def _batch(self, grouped: bool, pages: int) -> Batch:
-        count, shape = self.sequences, self.shape
-        batch = Batch(
-            count,
-            1,
-            count,
-            self.tables.shape[1],
-            PAGE,
-            pages,
-            vocabulary=1,
-            positions=self.positions,
-            item_tokens=item_tokens(shape.group_size),
-            grouped=grouped,
-        )
-        batch.load(
-            np.zeros(count, dtype=np.int32),
-            np.full(count, self.positions - 1, dtype=np.int32),
-            np.arange(count, dtype=np.int32),
-            self.tables,
-            np.full(count, self.positions, dtype=np.int32),
-            np.zeros(0, dtype=np.int32),
-            -(-UNITS_PER_THREAD * self.kernels.threads // shape.kv_heads),
-        )
-        return batch
+        tables = np.ascontiguousarray(np.concatenate([heads, tails], axis=1))
+        self.steps = {
+            grouped: LayerStep(
+                kernels,
+                attention,
+                tables,
+                num_pages=pages,
+                page_size=PAGE,
+                positions=self.positions,
+                kv_heads=shape.kv_heads,
+                group_size=shape.group_size,
+                head_dim=shape.head_dim,
+                grouped=grouped,
+            )
+            for grouped in (True, False)
+        }
 
     def measure(self, repeats: int) -> tuple[Figures, Figures]:
         """Grouped and ungrouped, in turn. AssertionError where their results differ."""
         seconds: dict[bool, list[float]] = {True: [], False: []}
         results = {}
         for _ in range(repeats + 1):
-            for grouped, batch in self.batches.items():
+            for grouped, step in self.steps.items():
                 start = time.perf_counter()
-                self.kernels.attend(self.space, batch, self.attention, self.qkv, self.out)
+                step.run()
                 seconds[grouped].append(time.perf_counter() - start)
-                results[grouped] = self.out.numpy().copy()
+                results[grouped] = step.out.numpy().copy()
         assert (results[True] == results[False]).all()
         shape = self.shape
         products = 4 * self.sequences * shape.heads * self.positions * shape.head_dim
         together, apart = (
             Figures(
                 statistics.median(seconds[way][1:]),
-                self.batches[way].tiles_read() * shape.tile_bytes,
+                self.steps[way].batch.tiles_read() * shape.tile_bytes,
                 products,
             )
             for way in (True, False)

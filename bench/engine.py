@@ -9,8 +9,7 @@ limits are measured in the same run, those that ``of limit`` is about right befo
 a machine with neighbours memory's bandwidth changes by the minute. A step cannot be faster than the
 larger of two times: its bytes (weights and pages) at memory's bandwidth, and its products at the
 peak rate; ``of limit`` is that bound over the measured time. (Weights that fit a cache can be read
-faster than memory.)
-``Python`` is the part of a step spent outside the kernels.
+faster than memory.) ``Python`` is the part of a step spent outside the kernels.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ from limits import measure as measure_limits
 from limits import table as limits_table
 
 MIB = 1 << 20
-
 MAX_LEN = 2048
 BUDGET = 512
 SEATS = 32
@@ -85,11 +83,10 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Of one repeat. Seconds of a step, or of a whole prefill; the least that they could be."""
+    """Of one repeat: seconds of a step, or of a whole prefill, and of its kernels."""
 
     seconds: float
     kernels: dict[str, float]
-    bound: float
 
 
 class Bench:
@@ -125,7 +122,6 @@ class Bench:
 
     def run(self, case: Case) -> Run:
         """A prefill, or some steps of decoding."""
-        bound = self.bound(case)
         # Sequences decode while the last prompts are still computed: enough tokens for that too.
         tokens = DECODE_STEPS + 2 + case.sequences if case.decode else 1
         params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=tokens)
@@ -146,7 +142,7 @@ class Bench:
         by_kernel = {n: (s - before[n]) / times for n, s in self.runner.seconds().items()}
         for request in requests:
             self.engine.abort(request)
-        return Run(seconds, by_kernel, bound)
+        return Run(seconds, by_kernel)
 
     def work(self, case: Case) -> tuple[float, float, float]:
         """(operations of the linears, operations of attention, bytes read) of a step or prefill."""
@@ -173,15 +169,17 @@ class Bench:
 def measure(bench: Bench, cases: list[Case], repeats: int) -> list[Result]:
     """The cases in turn, ``repeats`` times: a machine that slows down slows all of them."""
     runs: dict[str, list[Run]] = {c.name: [] for c in cases}
+    bounds: dict[str, list[float]] = {c.name: [] for c in cases}
     for case in cases:
         bench.run(case)
     for _ in range(repeats):
         for case in cases:
+            bounds[case.name].append(bench.bound(case))
             runs[case.name].append(bench.run(case))
-    return [_result(case, runs[case.name], bench) for case in cases]
+    return [_result(case, runs[case.name], bounds[case.name], bench) for case in cases]
 
 
-def _result(case: Case, runs: list[Run], bench: Bench) -> Result:
+def _result(case: Case, runs: list[Run], bounds: list[float], bench: Bench) -> Result:
     middle = sorted(runs, key=lambda run: run.seconds)[len(runs) // 2]
     tokens = case.sequences if case.decode else case.context
     return Result(
@@ -189,7 +187,9 @@ def _result(case: Case, runs: list[Run], bench: Bench) -> Result:
         tokens_per_second=tokens / middle.seconds,
         seconds=middle.seconds,
         gflops=sum(bench.work(case)[:2]) / middle.seconds / 1e9,
-        of_limit=statistics.median(run.bound / run.seconds for run in runs),
+        of_limit=statistics.median(
+            bound / run.seconds for bound, run in zip(bounds, runs, strict=True)
+        ),
         python_share=statistics.median(1 - sum(run.kernels.values()) / run.seconds for run in runs),
         kernels=middle.kernels,
     )
@@ -215,17 +215,23 @@ def table(results: list[Result]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    """Measure and print; the exit status."""
+def bench_parser(description: str | None) -> argparse.ArgumentParser:
+    """What every bench of one model in this process may be told."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", nargs="?", default="smollm2-135m", help="a GGUF file or a name")
     parser.add_argument("--isa", help="instruction-set path (default: the best of this machine)")
     parser.add_argument("--threads", type=int, help="default: the cores of this process")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", default="", help="the cases with this in their name")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def main() -> int:
+    """Measure and print; the exit status."""
+    parser = bench_parser(__doc__)
+    parser.add_argument("--only", default="", help="the cases with this in their name")
     options = parser.parse_args()
     cases = [case for case in CASES if options.only in case.name]
     if not cases or options.repeats < 1:

@@ -11,7 +11,6 @@ reads, measured in the same run; pages that lie in a cache are read faster than 
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -19,7 +18,7 @@ import time
 
 import numpy as np
 
-from engine import Bench, Case
+from engine import Bench, Case, bench_parser
 from kvreuse.errors import KVReuseError
 from kvreuse.kv.codec import UNIFORM, KVCodec, make_codec
 from kvreuse.kv.layout import KVLayout
@@ -27,21 +26,11 @@ from kvreuse.model.calibrated import codec_for
 from kvreuse.model.gguf import GGUFFile
 from kvreuse.model.source import resolve
 from kvreuse.model.spec import ModelSpec
-from kvreuse.ops.native import (
-    Attention,
-    Batch,
-    Kernels,
-    KVView,
-    Rotary,
-    Tensor,
-    Workspace,
-    item_tokens,
-    open_kernels,
-)
+from kvreuse.ops.native import Attention, Kernels, KVView, Rotary, open_kernels
+from layer import LayerStep
 
 SEQUENCES, TOKENS = 16, 4096
 CALLS = 3
-UNITS_PER_THREAD = 8
 MIB = 1 << 20
 BASIS = "bf16"
 CASES = [
@@ -58,7 +47,6 @@ class Layer:
     """One layer's pool in one codec, and a step over it of one token a sequence."""
 
     def __init__(self, kernels: Kernels, spec: ModelSpec, codec: KVCodec) -> None:
-        self._kernels = kernels
         layout = KVLayout(1, spec.num_kv_heads, spec.head_dim, codec=codec)
         pages = SEQUENCES * layout.pages_for(TOKENS)
         # A byte of which also fp16 and fp32 scales are numbers.
@@ -76,7 +64,7 @@ class Layer:
         )
         rotated = codec.transform(0) is not None
         ones = np.ones((TOKENS, spec.head_dim // 2), dtype=np.float32)
-        self._attention = Attention(
+        attention = Attention(
             view,
             Rotary(ones, ones * 0, False),
             0,
@@ -84,51 +72,24 @@ class Layer:
             hadamard_keys=rotated,
             hadamard_values=rotated,
         )
-        width = spec.q_size + 2 * spec.num_kv_heads * spec.head_dim
-        self._qkv, self._out = Tensor(SEQUENCES, width), Tensor(SEQUENCES, spec.q_size)
-        self._qkv.numpy()[:] = np.random.default_rng(0).standard_normal((SEQUENCES, width))
-        self._batch = self._step(spec, layout, pages)
-        self._space = Workspace(
-            kernels.threads,
-            SEQUENCES,
-            64,
-            spec.q_size,
-            spec.group_size,
-            spec.num_heads,
-            spec.head_dim,
-            self._batch.max_partials,
-        )
-
-    def _step(self, spec: ModelSpec, layout: KVLayout, pages: int) -> Batch:
-        size = layout.page_size
-        batch = Batch(
-            SEQUENCES,
-            1,
-            SEQUENCES,
-            pages // SEQUENCES,
-            size,
-            pages,
-            vocabulary=1,
-            positions=TOKENS,
-            item_tokens=item_tokens(spec.group_size),
-        )
         order = np.random.default_rng(1).permutation(pages).astype(np.int32)
-        batch.load(
-            np.zeros(SEQUENCES, dtype=np.int32),
-            np.full(SEQUENCES, TOKENS - 1, dtype=np.int32),
-            np.arange(SEQUENCES, dtype=np.int32),
+        self._step = LayerStep(
+            kernels,
+            attention,
             order.reshape(SEQUENCES, -1),
-            np.full(SEQUENCES, TOKENS, dtype=np.int32),
-            np.zeros(0, dtype=np.int32),
-            -(-UNITS_PER_THREAD * self._kernels.threads // spec.num_kv_heads),
+            num_pages=pages,
+            page_size=layout.page_size,
+            positions=TOKENS,
+            kv_heads=spec.num_kv_heads,
+            group_size=spec.group_size,
+            head_dim=spec.head_dim,
         )
-        return batch
 
     def seconds(self) -> float:
         """Of one call."""
         start = time.perf_counter()
         for _ in range(CALLS):
-            self._kernels.attend(self._space, self._batch, self._attention, self._qkv, self._out)
+            self._step.run()
         return (time.perf_counter() - start) / CALLS
 
 
@@ -197,15 +158,7 @@ def table(name: str, figures: Figures) -> str:
 
 def main() -> int:
     """Measure and print; the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model", nargs="?", default="smollm2-135m", help="a GGUF file or a name")
-    parser.add_argument("--isa", help="instruction-set path (default: the best of this machine)")
-    parser.add_argument("--threads", type=int, help="default: the cores of this process")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args()
+    options = bench_parser(__doc__).parse_args()
     try:
         kernels = open_kernels(options.isa, options.threads)
         bench = Bench(options.model, kernels)

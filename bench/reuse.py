@@ -39,17 +39,25 @@ MOST_TOKENS = 1 << 17
 PARAMS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=64)
 
 
+class Tokens:
+    """Random prompts, of tokens that no other prompt has."""
+
+    def __init__(self, vocab_size: int, *, seed: int) -> None:
+        self._vocab_size = vocab_size
+        self._random = np.random.default_rng(seed)
+
+    def __call__(self, count: int) -> list[int]:
+        """So many tokens."""
+        drawn: list[int] = self._random.integers(1, self._vocab_size, count).tolist()
+        return drawn
+
+
 class Bench:
     """One model with prefix caching, and room for all that is served."""
 
     def __init__(self, model: str, threads: int | None) -> None:
         self._llm = LLM(model, kv_cache_memory="1536MiB", threads=threads, max_model_len=4096)
-        self._random = np.random.default_rng(0)
-
-    def tokens(self, count: int) -> list[int]:
-        """Tokens that no other prompt has."""
-        drawn: list[int] = self._random.integers(1, self._llm.spec.vocab_size, count).tolist()
-        return drawn
+        self.tokens = Tokens(self._llm.spec.vocab_size, seed=0)
 
     def shared(self) -> Figures:
         """32 requests at once: 1,024 shared tokens and 32 of their own, 64 out."""
@@ -110,17 +118,17 @@ class FullPools:
             )
             for caching in (True, False)
         )
-        self._random = np.random.default_rng(1)
+        self._tokens = Tokens(self._on.spec.vocab_size, seed=1)
         size = self._on.cache.page_size
         for llm in (self._on, self._off):
             for _ in range(1 + llm.cache.pool.num_pages * size // 4096):
-                serve(llm, self._prompts(8, 512), 1)
+                serve(llm, [self._tokens(512) for _ in range(8)], 1)
 
     def three_quarters(self) -> Figures:
         """8 requests at once, 512 tokens, 75% shared by all, 16 out: with caching and without."""
-        (head,) = self._prompts(1, 384)
+        head = self._tokens(384)
         serve(self._on, [head], 1)
-        prompts = [head + own for own in self._prompts(8, 128)]
+        prompts = [head + self._tokens(128) for _ in range(8)]
         on, off = (serve(llm, prompts, 16) for llm in (self._on, self._off))
         times = off["first token, mean ms"] / on["first token, mean ms"]
         return {"first token, times sooner": times, "of the tokens": on["prefilled"] / (8 * 512)}
@@ -129,7 +137,7 @@ class FullPools:
         """8 requests at once, 256 tokens, nothing shared, 32 out: with caching beside without."""
         ratios, outside = [], []
         for turn in range(OVERHEAD_PAIRS):
-            prompts = self._prompts(8, 256)
+            prompts = [self._tokens(256) for _ in range(8)]
             order = (self._on, self._off) if turn % 2 else (self._off, self._on)
             runs = {llm: serve(llm, prompts, 32) for llm in order}
             on, off = runs[self._on], runs[self._off]
@@ -140,12 +148,6 @@ class FullPools:
             "of the time without": statistics.median(ratios),
             "more outside of kernels, %": statistics.median(outside),
         }
-
-    def _prompts(self, count: int, length: int) -> list[list[int]]:
-        """Tokens that no other prompt has."""
-        size = self._on.spec.vocab_size
-        drawn: list[list[int]] = self._random.integers(1, size, (count, length)).tolist()
-        return drawn
 
 
 def serve(llm: LLM, prompts: Sequence[list[int]], max_tokens: int) -> Figures:

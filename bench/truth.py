@@ -50,8 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
         for codec, fidelity in measure_all(oracle, engines, ids).items()
     }
     print(_json(found) if options.json else _table(found))
-    bounded = {name: one for name, one in found.items() if name.endswith(f", {BF16.name}")}
-    return int(any(fidelity.faults() for fidelity in bounded.values()))
+    bounded = [found.get(f"{name}, {BF16.name}") for name in tokens]
+    return int(any(fidelity is not None and fidelity.faults() for fidelity in bounded))
 
 
 def _with_codecs(engine: EngineModel, path: Path, names: list[str]) -> dict[str, EngineModel]:
