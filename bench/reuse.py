@@ -34,30 +34,47 @@ from kvreuse.scheduler import Scheduler
 
 Figures = dict[str, float]
 OVERHEAD_PAIRS = 9
-FULL_POOL = "192MiB"
+SMALL_POOL, POOL = "192MiB", "384MiB"
 MOST_TOKENS = 1 << 17
+TOKENS = 32000  # no model's vocabulary is smaller
 PARAMS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=64)
 
 
 class Tokens:
     """Random prompts, of tokens that no other prompt has."""
 
-    def __init__(self, vocab_size: int, *, seed: int) -> None:
-        self._vocab_size = vocab_size
+    def __init__(self, *, seed: int) -> None:
         self._random = np.random.default_rng(seed)
 
     def __call__(self, count: int) -> list[int]:
         """So many tokens."""
-        drawn: list[int] = self._random.integers(1, self._vocab_size, count).tolist()
+        drawn: list[int] = self._random.integers(1, TOKENS, count).tolist()
         return drawn
 
 
+def full_llm(model: str, threads: int | None, tokens: Tokens, *, caching: bool, pool: str) -> LLM:
+    """A model whose pool is full, as that of a server that has run for a while.
+
+    A page that was never touched is slow to write, for a reason that is not the engine's.
+    """
+    llm = LLM(
+        model,
+        kv_cache_memory=pool,
+        threads=threads,
+        max_model_len=4096,
+        enable_prefix_caching=caching,
+    )
+    for _ in range(1 + llm.cache.pool.num_pages * llm.cache.page_size // 4096):
+        serve(llm, [tokens(512) for _ in range(8)], 1)
+    return llm
+
+
 class Bench:
-    """One model with prefix caching, and room for all that is served."""
+    """One model with prefix caching, and room for all that a case serves."""
 
     def __init__(self, model: str, threads: int | None) -> None:
-        self._llm = LLM(model, kv_cache_memory="1536MiB", threads=threads, max_model_len=4096)
-        self.tokens = Tokens(self._llm.spec.vocab_size, seed=0)
+        self.tokens = Tokens(seed=0)
+        self._llm = full_llm(model, threads, self.tokens, caching=True, pool=POOL)
 
     def shared(self) -> Figures:
         """32 requests at once: 1,024 shared tokens and 32 of their own, 64 out."""
@@ -101,28 +118,15 @@ class Bench:
         return seconds
 
 
-class FullPools:
-    """A model with prefix caching, and one without, side by side in pools that are full.
-
-    A page that was never touched is slow to write for a reason that is not the cache's.
-    """
+class Pair:
+    """A model with prefix caching, and one without, side by side."""
 
     def __init__(self, model: str, threads: int | None) -> None:
+        self._tokens = Tokens(seed=1)
         self._on, self._off = (
-            LLM(
-                model,
-                kv_cache_memory=FULL_POOL,
-                threads=threads,
-                max_model_len=4096,
-                enable_prefix_caching=caching,
-            )
+            full_llm(model, threads, self._tokens, caching=caching, pool=SMALL_POOL)
             for caching in (True, False)
         )
-        self._tokens = Tokens(self._on.spec.vocab_size, seed=1)
-        size = self._on.cache.page_size
-        for llm in (self._on, self._off):
-            for _ in range(1 + llm.cache.pool.num_pages * size // 4096):
-                serve(llm, [self._tokens(512) for _ in range(8)], 1)
 
     def three_quarters(self) -> Figures:
         """8 requests at once, 512 tokens, 75% shared by all, 16 out: with caching and without."""
@@ -223,14 +227,14 @@ def waste(trace: Path, page_size: int = 32) -> Figures:
     return {"requests": requests, "tokens": used, "wasted, %": (1 - used / rows) * 100}
 
 
-def measure(bench: Bench, full: FullPools, repeats: int) -> dict[str, Figures]:
+def measure(bench: Bench, pair: Pair, repeats: int) -> dict[str, Figures]:
     """Medians of every figure of every case."""
     cases: list[Callable[[], Figures]] = [
         bench.shared,
         bench.distinct,
-        full.three_quarters,
+        pair.three_quarters,
         bench.again,
-        full.overhead,
+        pair.overhead,
         planning,
     ]
     runs: dict[str, list[Figures]] = {}
@@ -256,11 +260,11 @@ def main() -> int:
     options = parser.parse_args()
     try:
         bench = Bench(options.model, options.threads)
-        full = FullPools(options.model, options.threads)
+        pair = Pair(options.model, options.threads)
     except KVReuseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    results = measure(bench, full, options.repeats)
+    results = measure(bench, pair, options.repeats)
     if options.trace is not None:
         results[waste.__doc__ or ""] = waste(options.trace)
     if options.json:

@@ -138,6 +138,12 @@ struct AttendItem {
   int32_t work;                  // about as long as it takes
 };
 
+// What a thread takes at a time.
+struct AttendUnit {
+  const AttendItem *item;  // null: none
+  int kv_head;
+};
+
 struct AttendArgs {
   KVGeometry kv;
   StepRows step;
@@ -161,7 +167,7 @@ struct KernelTable {
   void (*embed)(const Weights &, const int32_t *ids, float scale, float *x, size_t stride, int row_begin, int row_end);
   void (*rotate_encode)(const KVGeometry &, const StepRows &, const HeadInputs &, const Rotary &, const Transform &, int layer,
                         float query_scale, const float *qkv, size_t qkv_stride, float *queries, int row_begin, int row_end);
-  void (*attend)(const AttendArgs &, const AttendItem &, int kv_head);
+  void (*attend)(const AttendArgs &, AttendUnit, AttendUnit later);
   void (*merge)(const AttendArgs &, int row, int parts);
   void (*add_norm)(const float *y, size_t y_stride, const float *norm, float eps, int n, float *x, size_t x_stride, int row_begin,
                    int row_end);  // x += rms_norm(y)

@@ -130,7 +130,9 @@ void Kernels::attend(Workspace &space, const Batch &batch, const Attention &atte
   require(plan.partials() <= space.max_partials(), "attention has more partial results than its workspace");
   require(plan.max_item_tokens() * kv.group_size <= space.item_rows(), "attention has more rows an item than its workspace");
   const KernelTable &table = *path_.table;
-  Phase rows(batch.rows()), units((int)plan.items().size() * kv.kv_heads), merges((int)plan.splits().size());
+  const int unit_count = (int)plan.items().size() * kv.kv_heads;
+  const auto unit_at = [&](int i) { return i < unit_count ? AttendUnit{&plan.items()[i / kv.kv_heads], i % kv.kv_heads} : AttendUnit{nullptr, 0}; };
+  Phase rows(batch.rows()), units(unit_count), merges((int)plan.splits().size());
   threads_.run([&](int thread) {
     const AttendArgs args = {kv, batch.step(), attention.layer, attention.transform.rotate_values, attention.window, plan.row_list(),
                              plan.spans(), space.queries(), out.row(0), out.stride(), space.partials(), plan.partial_base(),
@@ -140,7 +142,7 @@ void Kernels::attend(Workspace &space, const Batch &batch, const Attention &atte
                           qkv.stride(), space.queries(), begin, end);
     });
     rows.wait();
-    units.share(1, [&](int unit, int) { table.attend(args, plan.items()[unit / kv.kv_heads], unit % kv.kv_heads); });
+    units.share(1, [&](int unit, int) { table.attend(args, unit_at(unit), unit_at(unit + threads_.size())); });
     units.wait();
     merges.share(1, [&](int i, int) { table.merge(args, plan.splits()[i].row, plan.splits()[i].parts); });
   });

@@ -91,14 +91,18 @@ static void attend_span(const ItemPages &pages, const StepKernels &kernels, cons
     for (int b = 0; b < blocks; b++) {
       const int from = row + rows * b / blocks, n = row + rows * (b + 1) / blocks - from;
       if (!sees(space, from, n, t0)) continue;
-      step_block(kernels, tiles, space, hd, from, n);
+      StepTiles mine = tiles;
+      if (mine.count == 2 && !sees_from(space, from, n, t0 + kvr::TILE_TOKENS)) mine.count = 1;
+      step_block(kernels, mine, space, hd, from, n);
       fetched(tiles);
     }
+    if (tiles.count == 1 && pages.next.seq >= 0) fetch_second_tiles(pages);
   }
 }
 
 // All rows of an item over the part from `begin`.
-static void attend_part(ItemPages &pages, const StepKernels &kernels, const AttendSpace &space, const kvr::AttendItem &item, int begin) {
+static void attend_part(ItemPages &pages, const StepKernels &kernels, const AttendSpace &space, const kvr::AttendItem &item,
+                        const Ahead &later, int begin) {
   const int hd = pages.args.kv.head_dim, group = pages.args.kv.group_size, end = begin + kvr::PART_TOKENS;
   for (int r = 0; r < space.rows; r++) {
     store(space.sums + (size_t)r * 16, zero());
@@ -111,8 +115,8 @@ static void attend_part(ItemPages &pages, const StepKernels &kernels, const Atte
     if (from >= to) continue;
     pages.seq = span.seq;
     pages.kv_len = pages.args.step.kv_len[span.seq];
-    pages.next_seq = i + 1 < item.span_end && to == span.end ? pages.args.spans[i + 1].seq : -1;
-    pages.next_begin = pages.next_seq < 0 ? 0 : pages.args.spans[i + 1].begin;
+    const kvr::AttendSpan *next = i + 1 < item.span_end ? &span + 1 : nullptr;
+    pages.next = to < span.end ? Ahead{-1, 0, 0} : next ? Ahead{next->seq, next->begin, pages.kv_head} : later;
     attend_span(pages, kernels, space, span.first * group, span.count * group, from, to);
   }
 }
@@ -136,16 +140,29 @@ static int gather_rows(const ItemPages &pages, const AttendSpace &space, const k
   return earliest;
 }
 
-static void attend(const kvr::AttendArgs &args, const kvr::AttendItem &item, int kv_head) {
+// Where a unit begins to read: its first span, or later where a window leaves that out.
+INL Ahead first_read(const kvr::AttendArgs &args, const kvr::AttendUnit &unit) {
+  if (!unit.item) return {-1, 0, 0};
+  const kvr::AttendSpan &span = args.spans[unit.item->span_begin];
+  const int limit = args.step.positions[args.row_list[unit.item->first + span.first]] + 1;
+  const int start = args.window && limit > args.window ? (limit - args.window) / kvr::STEP_TOKENS * kvr::STEP_TOKENS : 0;
+  return {span.seq, start > span.begin ? start : span.begin, unit.kv_head};
+}
+
+// `later`: what this thread will do next, as likely as not; its first step is fetched during the last of this unit's.
+static void attend(const kvr::AttendArgs &args, kvr::AttendUnit unit, kvr::AttendUnit later) {
+  const kvr::AttendItem &item = *unit.item;
+  const int kv_head = unit.kv_head;
+  const Ahead ahead = first_read(args, later);
   const int hd = args.kv.head_dim, group = args.kv.group_size, rows = item.count * group;
   const size_t heads = (size_t)args.kv.kv_heads * group;
   const AttendSpace space = carve(args.scratch, rows, hd);
-  ItemPages pages = {args, 0, kv_head, 0, args.kv.plane(args.layer, false, kv_head).codec, args.kv.plane(args.layer, true, kv_head).codec, -1, 0};
+  ItemPages pages = {args, 0, kv_head, 0, args.kv.plane(args.layer, false, kv_head).codec, args.kv.plane(args.layer, true, kv_head).codec, {-1, 0, 0}};
   const StepKernels kernels = step_kernels(pages.keys, pages.values);
   const int first_part = gather_rows(pages, space, item) / kvr::PART_TOKENS;
   for (int p = first_part > item.part_begin ? first_part : item.part_begin; p < item.part_end; p++) {
     const int begin = p * kvr::PART_TOKENS;
-    attend_part(pages, kernels, space, item, begin);
+    attend_part(pages, kernels, space, item, ahead, begin);
     for (int r = 0; r < rows; r++) {
       if (space.limits[r] <= begin || space.starts[r] >= begin + kvr::PART_TOKENS) continue;
       const float sum = sum16(load(space.sums + (size_t)r * 16)), *values = space.values + (size_t)r * hd;

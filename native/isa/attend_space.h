@@ -19,16 +19,19 @@ struct AttendSpace {
   uint8_t *tile;   // a value tile whose unwritten tokens are zeroed
 };
 
+// What a thread will read next. No sequence: -1.
+struct Ahead { int seq, begin, kv_head; };
+
 // Where the keys and values of a span lie, and how they are stored.
 struct ItemPages {
   const kvr::AttendArgs &args;
   int seq, kv_head, kv_len;
   Codec keys, values;
-  int next_seq, next_begin;  // the span behind it, if there is one: else -1
+  Ahead next;  // behind the span in hand
 };
 
-INL const uint8_t *token_tile(const ItemPages &pages, int seq, int token, bool value) {
-  return tile_at(pages.args.kv, pages.args.step, seq, token, pages.args.layer, value, pages.kv_head);
+INL const uint8_t *token_tile(const ItemPages &pages, const Ahead &at, bool value) {
+  return tile_at(pages.args.kv, pages.args.step, at.seq, at.begin, pages.args.layer, value, at.kv_head);
 }
 
 // Rows of a page that are not written may hold anything, NaN included, and 0 x NaN is NaN.
@@ -54,18 +57,31 @@ INL StepTiles step_tiles(const ItemPages &pages, int t0, int end, uint8_t *copy)
   StepTiles tiles;
   tiles.t0 = t0;
   tiles.count = t0 + kvr::TILE_TOKENS < end ? 2 : 1;
+  const bool last = t0 + kvr::STEP_TOKENS >= end && pages.next.seq >= 0;
   for (int i = 0; i < tiles.count; i++) {
     const int token = t0 + i * kvr::TILE_TOKENS;
-    const bool last = t0 + kvr::STEP_TOKENS >= end && pages.next_seq >= 0;
-    const int seq = last ? pages.next_seq : pages.seq, later = last ? pages.next_begin + i * kvr::TILE_TOKENS : token + kvr::STEP_TOKENS;
-    const bool any = later < pages.args.step.kv_len[seq];
-    tiles.keys[i] = token_tile(pages, pages.seq, token, false);
-    tiles.values[i] = token_tile(pages, pages.seq, token, true);
-    tiles.next_keys[i] = any ? token_tile(pages, seq, later, false) : tiles.keys[i];
-    tiles.next_values[i] = any ? token_tile(pages, seq, later, true) : tiles.values[i];
+    const Ahead here = {pages.seq, token, pages.kv_head};
+    Ahead later = last ? pages.next : here;
+    later.begin += last ? i * kvr::TILE_TOKENS : kvr::STEP_TOKENS;
+    const bool any = later.begin < pages.args.step.kv_len[later.seq];
+    tiles.keys[i] = token_tile(pages, here, false);
+    tiles.values[i] = token_tile(pages, here, true);
+    tiles.next_keys[i] = any ? token_tile(pages, later, false) : tiles.keys[i];
+    tiles.next_values[i] = any ? token_tile(pages, later, true) : tiles.values[i];
     if (pages.values == Codec::BF16) tiles.values[i] = written_values(tiles.values[i], pages.kv_len - token, pages.args.kv.head_dim, copy);
   }
   return tiles;
+}
+
+// A last step of one tile fetches one ahead; this fetches the other.
+INL void fetch_second_tiles(const ItemPages &pages) {
+  const Ahead second = {pages.next.seq, pages.next.begin + kvr::TILE_TOKENS, pages.next.kv_head};
+  if (second.begin >= pages.args.step.kv_len[second.seq]) return;
+  for (int value = 0; value < 2; value++) {
+    const uint8_t *tile = token_tile(pages, second, value);
+    const size_t bytes = pages.args.kv.plane(pages.args.layer, value, second.kv_head).tile_bytes;
+    for (size_t at = 0; at < bytes; at += 64) prefetch_l2(tile + at);
+  }
 }
 
 // The first block of rows has fetched the next step's tiles; the others need not.
@@ -94,6 +110,13 @@ INL AttendSpace carve(float *scratch, int rows, int head_dim) {
 INL bool sees(const AttendSpace &space, int row, int rows, int t0) {
   for (int r = row; r < row + rows; r++)
     if (space.limits[r] > t0 && space.starts[r] < t0 + kvr::STEP_TOKENS) return true;
+  return false;
+}
+
+// Does any of the rows see a token from `begin` on?
+INL bool sees_from(const AttendSpace &space, int row, int rows, int begin) {
+  for (int r = row; r < row + rows; r++)
+    if (space.limits[r] > begin) return true;
   return false;
 }
 

@@ -50,9 +50,10 @@ INL I scaled_int(F x, float inverse, float most) {
 static void encode_key_bf16(const float *k, int head_dim, int token, uint8_t *tile) {
   uint32_t *to = (uint32_t *)tile + (size_t)(token / 16) * head_dim * 8 + token % 16;
   for (int d = 0; d < head_dim; d += 16) {
-    int32_t bits[16];
-    istore(bits, bf16_bits(load(k + d)));
-    for (int i = 0; i < 16; i += 2) to[(size_t)(d + i) / 2 * 16] = (uint32_t)bits[i] | (uint32_t)bits[i + 1] << 16;
+    uint32_t pairs[16];  // in the even lanes
+    const I bits = bf16_bits(load(k + d));
+    istore(pairs, iadd(bits, shl<16>(as_int(swap_pairs(as_float(bits))))));
+    UNROLL for (int i = 0; i < 16; i += 2) to[(size_t)(d + i) / 2 * 16] = pairs[i];
   }
 }
 

@@ -50,6 +50,13 @@ INL bool any(Mask m) { return m != 0; }
 INL F select(Mask m, F yes, F no) { return _mm512_mask_blend_ps(m, no, yes); }
 INL F zero_where(Mask m, F x) { return _mm512_maskz_mov_ps((Mask)~m, x); }
 
+INL F swap_pairs(F x) { return _mm512_permute_ps(x, 0xB1); }  // lanes 1 0 3 2 ...
+// Eight values, each in two lanes.
+INL F twice(const float *p) {
+  const __m512i lanes = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+  return _mm512_permutexvar_ps(lanes, _mm512_castps256_ps512(_mm256_loadu_ps(p)));
+}
+
 INL F load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 INL F load_bf16(const uint16_t *p) {
   return as_float(shl<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p))));

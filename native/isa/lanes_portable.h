@@ -52,6 +52,9 @@ INL bool any(Mask m) { bool r = false; LANES r |= m.v[i]; return r; }
 INL F select(Mask m, F yes, F no) LANEWISE(F, m.v[i] ? yes.v[i] : no.v[i])
 INL F zero_where(Mask m, F x) LANEWISE(F, m.v[i] ? 0.f : x.v[i])
 
+INL F swap_pairs(F x) LANEWISE(F, x.v[i ^ 1])
+INL F twice(const float *p) LANEWISE(F, p[i / 2])
+
 // IEEE half to single by arithmetic that is exact for every finite value, subnormal halves included.
 INL float half_to_float(uint16_t h) {
   uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = (h >> 10) & 31, mantissa = h & 1023, bits;

@@ -3,6 +3,8 @@
 
 namespace KVR_ISA {
 
+INL Mask odd_lanes() { return iless(izero(), iand(iota(), iset1(1))); }
+
 constexpr float LOG2E = 1.44269504088896340736f;
 constexpr float ROUND = 12582912.f;  // 1.5 * 2^23: adding and subtracting it rounds to the nearest integer, ties to even
 

@@ -3,17 +3,36 @@
 
 namespace KVR_ISA {
 
-// Rotates the pairs of one head: r0 = x0 cos - x1 sin, r1 = x1 cos + x0 sin. Channels past `dims` pass unchanged.
-static void rotate_head(const float *x, const float *cosines, const float *sines, int dims, int head_dim, bool interleaved,
-                        float *y) {
-  const int half = dims / 2, step = interleaved ? 2 : 1, second = interleaved ? 1 : half;
-  for (int i = 0; i < half; i++) {
+// Pairs i of two channels each, from `from` on: r0 = x0 cos - x1 sin, r1 = x1 cos + x0 sin.
+INL void rotate_pairs(const float *x, const float *cosines, const float *sines, int from, int half, bool interleaved, float *y) {
+  const int step = interleaved ? 2 : 1, second = interleaved ? 1 : half;
+  for (int i = from; i < half; i++) {
     const float x0 = x[i * step], x1 = x[i * step + second], c = cosines[i], s = sines[i];
     const float a = x1 * s, b = x0 * s;
     y[i * step] = __builtin_fmaf(x0, c, -a);
     y[i * step + second] = __builtin_fmaf(x1, c, b);
   }
-  for (int i = dims; i < head_dim; i++) y[i] = x[i];
+}
+
+// Rotates one head: what fills lanes in lanes, the rest pair by pair. Channels past `dims` pass unchanged.
+static void rotate_head(const float *x, const float *cosines, const float *sines, int dims, int head_dim, bool interleaved,
+                        float *y) {
+  const int half = dims / 2;
+  const F minus = set1(-1.f), signs = select(odd_lanes(), set1(1.f), minus);
+  int i = 0;
+  if (interleaved)
+    for (; i + 8 <= half; i += 8) {
+      const F v = load(x + 2 * i), turned = mul(swap_pairs(v), mul(twice(sines + i), signs));
+      store(y + 2 * i, fma(v, twice(cosines + i), turned));
+    }
+  else
+    for (; i + 16 <= half; i += 16) {
+      const F x0 = load(x + i), x1 = load(x + half + i), c = load(cosines + i), s = load(sines + i);
+      store(y + i, fma(x0, c, mul(x1, mul(s, minus))));
+      store(y + half + i, fma(x1, c, mul(x0, s)));
+    }
+  rotate_pairs(x, cosines, sines, i, half, interleaved, y);
+  for (int d = dims; d < head_dim; d++) y[d] = x[d];
 }
 
 // One head of a row before rotation: with its bias and its norm, where it has them. `space`: one head.
