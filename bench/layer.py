@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kvreuse.ops.native import Attention, Batch, Kernels, Tensor, Workspace, item_tokens
+from kvreuse.ops.native import Attention, Batch, Kernels, Tensor, Workspace
 
 UNITS_PER_THREAD = 8
 
@@ -42,7 +42,7 @@ class LayerStep:
             num_pages,
             vocabulary=1,
             positions=positions,
-            item_tokens=item_tokens(group_size),
+            group_size=group_size,
             grouped=grouped,
         )
         self.batch.load(

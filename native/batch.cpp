@@ -19,7 +19,7 @@ void bound(const char *what, int64_t value, int64_t limit) {
 
 Batch::Batch(const BatchLimits &limits)
     : limits_(limits),
-      plan_({limits.rows, limits.sequences, limits.positions, limits.page_size, limits.item_tokens, limits.grouped}) {
+      plan_({limits.rows, limits.sequences, limits.positions, limits.page_size, limits.group_size, limits.grouped}) {
   const size_t rows = limits.rows, sequences = limits.sequences, pages = limits.table_pages;
   for (auto *v : {&ids_, &positions_, &row_seq_}) v->resize(rows);
   tables_.resize(sequences * pages);

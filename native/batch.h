@@ -10,7 +10,7 @@ namespace kvr {
 struct BatchLimits {
   int rows, samples, sequences, table_pages;  // tokens, sampled tokens and sequences of a step, pages of a sequence
   int page_size, num_pages, vocabulary, positions;
-  int item_tokens;  // token rows of an attention item, at least ITEM_TOKENS
+  int group_size;   // query heads of a KV head
   bool grouped;     // do sequences form items together where they share pages?
 };
 

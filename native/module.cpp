@@ -141,7 +141,6 @@ NB_MODULE(_native, m) {
     return out;
   }, "Instruction-set paths, best first: (name, supported, automatic, what is missing).");
   m.def("cpu_name", &kvr::cpu_name);
-  m.def("item_tokens", &kvr::item_tokens, "group_size"_a, "The most tokens of an attention item where so many heads share a KV head.");
 
   nb::class_<kvr::Tensor>(m, "Tensor")
       .def(nb::init<int, int>(), "rows"_a, "columns"_a)
@@ -193,14 +192,13 @@ NB_MODULE(_native, m) {
 
   nb::class_<kvr::Batch>(m, "Batch")
       .def("__init__", [](kvr::Batch *self, int rows, int samples, int sequences, int table_pages, int page_size, int num_pages, int vocabulary, int positions,
-                          int item_tokens, bool grouped) {
-        if (rows < 1 || samples < 1 || sequences < 1 || table_pages < 1 || page_size < 1 || num_pages < 1 || vocabulary < 1 || positions < 1)
+                          int group_size, bool grouped) {
+        if (rows < 1 || samples < 1 || sequences < 1 || table_pages < 1 || page_size < 1 || num_pages < 1 || vocabulary < 1 || positions < 1 || group_size < 1)
           throw std::invalid_argument("a batch's limits must be positive");
-        if (page_size % kvr::TILE_TOKENS || item_tokens < kvr::ITEM_TOKENS)
-          throw std::invalid_argument("page_size must be a multiple of 32, item_tokens at least 16");
-        new (self) kvr::Batch({rows, samples, sequences, table_pages, page_size, num_pages, vocabulary, positions, item_tokens, grouped});
+        if (page_size % kvr::TILE_TOKENS) throw std::invalid_argument("page_size must be a multiple of 32");
+        new (self) kvr::Batch({rows, samples, sequences, table_pages, page_size, num_pages, vocabulary, positions, group_size, grouped});
       }, "rows"_a, "samples"_a, "sequences"_a, "table_pages"_a, "page_size"_a, "num_pages"_a, "vocabulary"_a, "positions"_a,
-         "item_tokens"_a = kvr::ITEM_TOKENS, "grouped"_a = true)
+         "group_size"_a = 1, "grouped"_a = true)
       .def("load", [](kvr::Batch &b, Ints ids, Ints positions, Ints row_seq, IntTable tables, Ints kv_len, Ints sample_rows, int units_wanted) {
         if (positions.size() != ids.size() || row_seq.size() != ids.size() || kv_len.size() != tables.shape(0))
           throw std::invalid_argument("the arrays of a batch disagree in length");

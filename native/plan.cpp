@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace kvr {
 namespace {
@@ -115,14 +116,22 @@ void AttendPlan::cut_blocks(int units_wanted) {
     int64_t mine = work(runs_[begin]);
     for (end = begin + 1; end < (int)runs_.size() && (int64_t)runs_[end].shared * STEP_TOKENS * WORTH >= runs_[end].limit; end++)
       mine += work(runs_[end]);
-    const int tokens = tokens_of(begin, end), most = limits_.item_tokens, fewest = std::max(1, most / FEWEST_GROUPED);
+    const int tokens = tokens_of(begin, end), most = max_item_tokens(), fewest = std::max(1, most / FEWEST_GROUPED);
     const int wanted = (int)((mine * units_wanted + all - 1) / all);
     cut_family(begin, end, std::max((tokens + most - 1) / most, std::min(tokens / fewest, wanted)));
   }
 }
 
+// Tokens of an item, where `all` of them would make `blocks` even ones: rather so many that their rows fill the registers of the
+// kernel, unless that leaves few items, of which one is smaller.
+int AttendPlan::item_size(int all, int blocks) const {
+  const int even = (all + blocks - 1) / blocks, step = BLOCK_ROWS / std::gcd(BLOCK_ROWS, limits_.group_size);
+  const int full = std::min((even + step - 1) / step, max_item_tokens() / step) * step;
+  return all % full == 0 || all >= 3 * full ? full : even;
+}
+
 void AttendPlan::cut_family(int begin, int end, int blocks) {
-  const int target = (tokens_of(begin, end) + blocks - 1) / blocks;
+  const int target = item_size(tokens_of(begin, end), blocks);
   while (begin < end) {
     int cut = begin, tokens = 0;
     do tokens += runs_[cut++].count;

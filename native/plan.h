@@ -8,6 +8,7 @@ namespace kvr {
 
 constexpr int ITEM_TOKENS = 16;  // rows of one sequence that form an item together
 constexpr int ITEM_ROWS = 64;    // (token, head) rows that several sequences bring into one item
+constexpr int BLOCK_ROWS = 8;    // such rows fill the registers: an item of several sequences has a multiple of them
 
 // The most tokens of an item where `group_size` query heads share a KV head. Bounds a thread's scratch.
 constexpr int item_tokens(int group_size) {
@@ -16,7 +17,7 @@ constexpr int item_tokens(int group_size) {
 
 struct PlanLimits {
   int rows, sequences, positions, page_size;
-  int item_tokens;
+  int group_size;  // query heads of a KV head
   bool grouped;  // do sequences form items together where they share pages?
 };
 
@@ -36,7 +37,7 @@ class AttendPlan {
   const std::vector<Split> &splits() const { return splits_; }  // rows whose parts are merged after all items
   size_t partials() const { return partials_; }
   size_t max_partials() const { return max_partials_; }
-  int max_item_tokens() const { return limits_.item_tokens; }
+  int max_item_tokens() const { return item_tokens(limits_.group_size); }
 
   // Tiles of 32 keys and as many values that the items read, for each KV head of a layer with this window.
   size_t tiles_read(const StepRows &step, int window) const;
@@ -55,6 +56,7 @@ class AttendPlan {
   void order_runs(const StepRows &step);
   void cut_blocks(int units_wanted);
   void cut_family(int begin, int end, int blocks);
+  int item_size(int all, int blocks) const;
   int tokens_of(int begin, int end) const;
   void add_block(int begin, int end);
   void add_item(const Block &block, int part_begin, int part_end, bool split);

@@ -79,7 +79,9 @@ class Run:
             hadamard_keys=transform.hadamard_keys,
             hadamard_values=transform.hadamard_values,
         )
-        batch = native.Batch(TOKENS, 1, 1, 2, 32, 2, vocabulary=9, positions=TOKENS)
+        batch = native.Batch(
+            TOKENS, 1, 1, 2, 32, 2, vocabulary=9, positions=TOKENS, group_size=GROUP
+        )
         at = np.arange(TOKENS, dtype=np.int32)
         batch.load(
             at * 0,

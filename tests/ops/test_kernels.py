@@ -181,7 +181,9 @@ def attention(isa: str, group: int, head_dim: int, lengths: list[int], seed: int
     tables = [[free.pop() for _ in range(-(-n // 32))] for n in lengths]
     wide = max(len(table) for table in tables)
     tables = [table + [0] * (wide - len(table)) for table in tables]
-    batch = Batch(MAX_ROWS, 1, len(lengths), wide, 32, pages, vocabulary=9, positions=1200)
+    batch = Batch(
+        MAX_ROWS, 1, len(lengths), wide, 32, pages, vocabulary=9, positions=1200, group_size=group
+    )
     space = Workspace(2, MAX_ROWS, 64, heads * head_dim, group, heads, head_dim, 64)
     qkv, out = Tensor(MAX_ROWS, width), Tensor(MAX_ROWS, heads * head_dim)
     results = []

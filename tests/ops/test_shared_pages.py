@@ -21,7 +21,6 @@ from kvreuse.ops.native import (
     Rotary,
     Tensor,
     Workspace,
-    item_tokens,
 )
 
 Float32 = npt.NDArray[np.float32]
@@ -67,7 +66,7 @@ class Step:
             PAGES,
             vocabulary=1,
             positions=POSITIONS,
-            item_tokens=item_tokens(self.group),
+            group_size=self.group,
             grouped=grouped,
         )
         none = np.zeros(0, dtype=np.int32)

@@ -21,7 +21,6 @@ from kvreuse.ops.native import (
     Rotary,
     Tensor,
     Workspace,
-    item_tokens,
 )
 
 from .rope import rope_tables
@@ -83,7 +82,7 @@ class Decoder:
             num_pages=len(pool),
             vocabulary=spec.vocab_size,
             positions=limits.positions,
-            item_tokens=item_tokens(spec.group_size),
+            group_size=spec.group_size,
             grouped=grouped,
         )
         self._workspace = Workspace(

@@ -7,7 +7,6 @@ import numpy.typing as npt
 
 def paths() -> list[tuple[str, bool, bool, str]]: ...
 def cpu_name() -> str: ...
-def item_tokens(group_size: int) -> int: ...
 
 class Tensor:
     def __init__(self, rows: int, columns: int) -> None: ...
@@ -101,7 +100,7 @@ class Batch:
         num_pages: int,
         vocabulary: int,
         positions: int,
-        item_tokens: int = 16,
+        group_size: int = 1,
         grouped: bool = True,
     ) -> None: ...
     def load(

@@ -21,7 +21,6 @@ from ._native import (
     Tensor,
     Workspace,
     cpu_name,
-    item_tokens,
     paths,
 )
 
@@ -43,7 +42,6 @@ __all__ = [
     "available_isas",
     "cpu_name",
     "cpu_report",
-    "item_tokens",
     "open_kernels",
 ]
 
