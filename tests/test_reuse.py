@@ -116,10 +116,11 @@ def test_after_a_stop_text_and_a_stop_token(server: Server, cold: Server, ids: l
         same(server.answer(ids[:45], LONG), whole)
 
 
+@pytest.mark.parametrize("grouped", [True, False])
 @pytest.mark.parametrize("count", [2, 9, 32])
-def test_company(model: Model, cold: Server, ids: list[int], count: int) -> None:
+def test_company(model: Model, cold: Server, ids: list[int], count: int, grouped: bool) -> None:
     """Some share a prefix, some resume it warm, some have nothing to do with it."""
-    server = Server(model, pages=160)
+    server = Server(model, pages=160, grouped=grouped)
     server.answer(ids[:70], GREEDY)
     prompts = [
         ids[i * 11 : i * 11 + 40] if i % 3 == 0 else [*ids[: 20 + 7 * i], *ids[500 + i : 504 + i]]
@@ -171,12 +172,15 @@ def test_preempted_and_resumed(model: Model, cold: Server, ids: list[int]) -> No
         same(server.answered(request), cold.answer(prompt, params))
 
 
+@pytest.mark.parametrize("grouped", [True, False])
 @pytest.mark.parametrize("evicted", [1, 3, 1000])
 def test_an_eviction_before_every_step(
-    model: Model, cold: Server, ids: list[int], evicted: int
+    model: Model, cold: Server, ids: list[int], evicted: int, grouped: bool
 ) -> None:
     """Whatever goes: what was shared, was to be copied from, or was waited for."""
-    server = Server(model, pages=40, budget=48, seats=4, evict_before_steps=evicted)
+    server = Server(
+        model, pages=40, budget=48, seats=4, evict_before_steps=evicted, grouped=grouped
+    )
     prompts = [[*ids[: 20 + 17 * i], *ids[500 + i : 504 + i]] for i in range(9)]
     requests = [server.add(prompt, GREEDY) for prompt in [*prompts, *prompts]]
     server.finish()
@@ -216,6 +220,7 @@ def test_anything_at_once(model: Model, cold: Server, ids: list[int], data: st.D
         pages=data.draw(integers(5, 16), "pages"),
         budget=data.draw(st.sampled_from([3, 17, 64, 256]), "budget"),
         seats=data.draw(integers(1, 6), "seats"),
+        grouped=data.draw(st.booleans(), "grouped"),
     )
     params = dataclasses.replace(GREEDY, max_tokens=data.draw(integers(1, 40), "max_tokens"))
     prompts = data.draw(

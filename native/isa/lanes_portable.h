@@ -83,8 +83,9 @@ INL B high_nibbles(B b) { B r; for (int i = 0; i < 64; i++) r.v[i] = b.v[i] >> 4
 INL I dot4(I acc, B w, int32_t x4) {
   int8_t x[4];
   memcpy(x, &x4, 4);
-  LANES acc.v[i] += w.v[4 * i] * x[0] + w.v[4 * i + 1] * x[1] + w.v[4 * i + 2] * x[2] + w.v[4 * i + 3] * x[3];
-  return acc;
+  I r;
+  LANES r.v[i] = w.v[4 * i] * x[0] + w.v[4 * i + 1] * x[1] + w.v[4 * i + 2] * x[2] + w.v[4 * i + 3] * x[3];
+  return iadd(acc, r);  // which wraps
 }
 INL I dot8(I acc, B w, int32_t x4) { return dot4(acc, w, x4); }
 INL I dot8_start(int32_t sum) { return iset1((int32_t)(-128u * (uint32_t)sum)); }
