@@ -122,7 +122,7 @@ def measure(config: EngineConfig, work: Workload, repeats: int) -> dict[str, Fig
             calibration=None,
         )
         layout = KVLayout.of(spec, config.page_size, codec)
-        base = load_runner(file, spec, layout, PagePool(layout, 1), config)
+        base = load_runner(file, spec, PagePool(layout, 1), config)
     ways = {
         name: Served(base, layout, work, name == "grouped") for name in ("grouped", "ungrouped")
     }

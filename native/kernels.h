@@ -43,7 +43,7 @@ struct Activations {
 
 enum class Prologue : int { PLAIN, RMS_NORM, SILU_MUL, GELU_MUL };
 
-// How rows become activations: row i of `x` (its first 2 * inputs values for SILU_MUL: gate, then up).
+// How rows become activations: row i of `x` (for SILU_MUL and GELU_MUL its first 2 * inputs values: gate, then up).
 struct RowSource {
   const float *x;
   size_t stride;
@@ -152,7 +152,7 @@ struct AttendArgs {
   int window;            // last positions that a row sees, its own included; 0: all
   const int32_t *row_list;
   const AttendSpan *spans;
-  const float *queries;  // [row][heads * head_dim], rotated, scaled, bf16-valued
+  const float *queries;  // [row][heads * head_dim], rotated, scaled; bf16-valued where the keys are bf16
   float *out;            // [row], out_stride
   size_t out_stride;
   float *partials;       // [row's first partial + part][heads][head_dim + 2]: values, max, sum

@@ -1,4 +1,4 @@
-// The Python face of the kernels. Every call releases the interpreter lock and checks sizes before it computes.
+// The Python face of the kernels. Calls that compute release the interpreter lock, and check sizes before.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>

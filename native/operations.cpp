@@ -48,7 +48,7 @@ Activations Workspace::activations(int rows, std::vector<Region> &regions) const
 
 Workspace::Workspace(int threads, int max_rows, int max_inputs, int query_width, int group_size, int heads, int head_dim,
                      size_t max_partials)
-    : max_rows_(max_rows), max_inputs_(max_inputs), query_width_(query_width), max_partials_(max_partials) {
+    : max_rows_(max_rows), max_inputs_(max_inputs), query_width_(query_width), head_dim_(head_dim), max_partials_(max_partials) {
   require(threads > 0 && max_rows > 0 && max_inputs > 0 && group_size > 0 && heads > 0 && head_dim > 0 && head_dim <= 256,
           "a workspace's sizes must be positive, and head_dim at most 256");
   row_floats_ = (size_t)max_inputs + 64;
@@ -85,6 +85,7 @@ void Kernels::linear(Workspace &space, const Projection &projection, const Tenso
                      bool accumulate) {
   const bool gated = input.prologue == Prologue::SILU_MUL || input.prologue == Prologue::GELU_MUL;
   const int inputs = projection.inputs();
+  require(space.threads() >= threads_.size(), "a linear has more threads than its workspace");
   require(rows > 0 && rows <= x.rows() && rows <= y.rows() && rows <= space.max_rows(), "a linear has more rows than its buffers");
   require(inputs * (gated ? 2 : 1) <= x.columns() && inputs <= space.max_inputs(), "a linear's input is narrower than its weights");
   require(projection.outputs() <= (int)y.stride(), "a linear's output is narrower than its weights");
@@ -123,6 +124,7 @@ void Kernels::multiply(const Projection &projection, const Activations &a, const
 void Kernels::attend(Workspace &space, const Batch &batch, const Attention &attention, const Tensor &qkv, Tensor &out) {
   const KVGeometry &kv = attention.kv;
   const int heads = kv.kv_heads * kv.group_size;
+  require(space.threads() >= threads_.size() && space.head_dim() >= kv.head_dim, "attention has more threads or channels than its workspace");
   require(batch.rows() <= qkv.rows() && batch.rows() <= out.rows() && batch.rows() <= space.max_rows(), "attention has more rows than its buffers");
   require((heads + 2 * kv.kv_heads) * kv.head_dim <= qkv.columns() && heads * kv.head_dim <= out.columns() &&
               heads * kv.head_dim <= space.query_width(), "attention's buffers are narrower than its heads");

@@ -60,11 +60,13 @@ class Workspace {
   int query_width() const { return query_width_; }
   size_t max_partials() const { return max_partials_; }
   int item_rows() const { return item_rows_; }
+  int head_dim() const { return head_dim_; }
+  int threads() const { return (int)own_.size(); }
 
  private:
   Activations activations(int rows, std::vector<Region> &regions) const;
 
-  int max_rows_, max_inputs_, query_width_, item_rows_;
+  int max_rows_, max_inputs_, query_width_, head_dim_, item_rows_;
   size_t max_partials_, row_floats_, scratch_bytes_;
   std::vector<Region> regions_;
   Region rows_, scratch_, queries_, partials_;

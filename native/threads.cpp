@@ -1,6 +1,9 @@
 #include "threads.h"
 
 #include <chrono>
+#include <stdexcept>
+#include <string>
+#include <system_error>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -31,10 +34,18 @@ void wait_change(const std::atomic<uint32_t> &word, uint32_t old) {
 }
 
 ThreadPool::ThreadPool(int threads, const KernelTable *table) : table_(table) {
-  for (int i = 1; i < threads; i++) workers_.emplace_back([this, i] { work(i); });
+  try {
+    for (int i = 1; i < threads; i++) workers_.emplace_back([this, i] { work(i); });
+  } catch (const std::system_error &) {
+    const std::string started = std::to_string(size());
+    stop();
+    throw std::invalid_argument("the system gives no more than " + started + " of " + std::to_string(threads) + " threads");
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   stop_.store(true);
   posted_.fetch_add(1, std::memory_order_release);
   posted_.notify_all();

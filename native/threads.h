@@ -44,7 +44,8 @@ class Phase {
 
 class ThreadPool {
  public:
-  // `threads` includes the caller's. Workers start at once and sleep when there is nothing to do.
+  // `threads` includes the caller's. Workers start at once and sleep when there is nothing to do. Throws std::invalid_argument
+  // where the system gives no more threads.
   ThreadPool(int threads, const KernelTable *table);
   ~ThreadPool();
   ThreadPool(const ThreadPool &) = delete;
@@ -63,6 +64,7 @@ class ThreadPool {
   using Job = void (*)(void *, int);
   template <class F> static void call(void *context, int thread) { (*static_cast<std::remove_reference_t<F> *>(context))(thread); }
   void start(Job job, void *context, bool everywhere);
+  void stop();
   void work(int thread);
 
   // The number of the job, whether it is closed to late workers, and how many have entered.

@@ -55,7 +55,7 @@ class Machine:
                 max_model_len=POSITIONS,
                 max_num_batched_tokens=POSITIONS,
             )
-            self.runner: ModelRunner = load_runner(file, spec, self.layout, self.pool, config)
+            self.runner: ModelRunner = load_runner(file, spec, self.pool, config)
         self.poison()
 
     def poison(self) -> None:

@@ -40,7 +40,7 @@ class Model:
             self.spec = read_spec(file)
             self.layout = KVLayout.of(self.spec, codec=codec_for(self.spec, codec))
             self.tokenizer = Tokenizer.from_gguf(file)
-            first = load_runner(file, self.spec, self.layout, PagePool(self.layout, 1), config)
+            first = load_runner(file, self.spec, PagePool(self.layout, 1), config)
         self._weights, self._kernels = first.weights, first.kernels
 
     def runner(self, pool: PagePool, grouped: bool = True) -> ModelRunner:

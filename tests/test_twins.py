@@ -235,7 +235,7 @@ def test_engine_and_twin_are_equal(case: Case, alone: int, isa: str) -> None:
         max_num_batched_tokens=rows,
         max_num_seqs=rows,
     )
-    runner = load_runner(file, spec, layout, pool, config)
+    runner = load_runner(file, spec, pool, config)
     for where, batch in steps(case.batch(spec), alone):
         np.testing.assert_array_equal(runner.run(batch), logits[where])
     np.testing.assert_array_equal(pool.data, pages)

@@ -48,7 +48,7 @@ class EngineModel:
             self.spec = read_spec(file)
             self.tokenizer = Tokenizer.from_gguf(file)
             self._pool = self._take_pool(BF16, max_tokens)
-            self._runner = load_runner(file, self.spec, self._pool.layout, self._pool, config)
+            self._runner = load_runner(file, self.spec, self._pool, config)
         self.max_tokens = max_tokens
 
     def _take_pool(self, codec: KVCodec, max_tokens: int) -> PagePool:

@@ -1,4 +1,4 @@
-// A path without tiles: every block of weights goes through quantised_tile, every span through step_rows.
+// A path without tiles: every block of weights goes through quantised_tile, every span through step_block.
 #pragma once
 
 namespace KVR_ISA {

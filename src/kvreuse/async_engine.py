@@ -34,8 +34,8 @@ class AsyncEngine:
     The engine's thread takes orders between steps and sleeps where there is nothing to do. Enter it
     on a running event loop, and use it on that one.
 
-    Where a step fails, the requests in it are served one by one until each has been in a step of
-    its own: only the one that fails by itself ends with the error.
+    Where a step fails, the requests in it are served one by one until each has had its turn: only
+    the one that fails by itself ends with the error.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class AsyncEngine:
         self._inboxes: dict[str, Inbox] = {}  # of the thread, as the engine is
         self._suspects: set[str] = set()  # of the thread: who has yet to be served alone
         self._closed = True
+        self._gate = threading.Lock()  # of orders, so that none comes when the last was taken
         self._moved = time.monotonic()  # when a step or a rest began
         self._thread = threading.Thread(target=self._work, name="kvreuse engine", daemon=True)
 
@@ -134,8 +135,6 @@ class AsyncEngine:
 
         The only way to look at the engine's cache.
         """
-        if self._closed:
-            raise RequestError("the engine is closed")
         future: asyncio.Future[T] = self._loop.create_future()
 
         def obey() -> None:
@@ -146,7 +145,10 @@ class AsyncEngine:
             else:
                 self._tell(settle, future, result, None)
 
-        self._orders.put(obey)
+        with self._gate:
+            if self._closed:
+                raise RequestError("the engine is closed")
+            self._orders.put(obey)
         return await future
 
     def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
@@ -160,7 +162,8 @@ class AsyncEngine:
                 self._moved = time.monotonic()
                 self._step()
         finally:
-            self._closed = True
+            with self._gate:
+                self._closed = True
             while not self._orders.empty():
                 order = self._orders.get()
                 if order is not None:
@@ -220,7 +223,8 @@ class AsyncEngine:
         params: SamplingParams,
         options: dict[str, Any],
     ) -> None:
-        self._inboxes[self._engine.add_request(prompt_ids, params, **options)] = inbox
+        inbox.request_id = self._engine.add_request(prompt_ids, params, **options)
+        self._inboxes[inbox.request_id] = inbox
 
     def _abort(self, request_id: str) -> None:
         output = self._remove(request_id)
@@ -230,9 +234,10 @@ class AsyncEngine:
 
     def _drop(self, inbox: Inbox) -> None:
         """Nobody reads ``inbox`` any more."""
-        for request_id in [name for name, one in self._inboxes.items() if one is inbox]:
-            del self._inboxes[request_id]
-            self._remove(request_id)
+        name = inbox.request_id
+        if name is not None and self._inboxes.get(name) is inbox:
+            del self._inboxes[name]
+            self._remove(name)
 
     def _fail(self, request_ids: Sequence[str], error: Exception) -> None:
         """These cannot go on: tell them."""

@@ -80,8 +80,8 @@ class Engine:
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether another step has something to do."""
-        return bool(self._groups)
+        """Whether another step has something to do, or deltas to deliver."""
+        return bool(self._groups or self._deltas)
 
     @property
     def num_waiting(self) -> int:
@@ -123,16 +123,14 @@ class Engine:
             raise RequestError("stop texts need a tokenizer; use stop_token_ids")
         if cache_salt is not None and not (isinstance(cache_salt, str) and cache_salt):
             raise RequestError(f"cache_salt must be a text, and not empty, got {cache_salt!r}")
-        self.guides.guide(params.structured_outputs)
+        guide = self.guides.guide(params.structured_outputs)
         pool = self.cache.pool
         max_tokens = room_for_answer(len(ids), params.max_tokens, self.max_model_len, pool)
         if request_id is None:
-            request_id = str(self._num_added)
+            request_id = self._free_id()
         if request_id in self._groups:
             raise RequestError(f"a request {request_id!r} is being served already")
-        if retention.pin:
-            self.cache.expire()
-            self.cache.check_pin(ids, cache_salt, self._promised_pins())
+        pins = self._checked_pins(ids, cache_salt) if retention.pin else frozenset()
         group = make_group(
             request_id,
             prompt,
@@ -144,7 +142,7 @@ class Engine:
             retention=retention,
             layout=pool.layout,
         )
-        group.part_of = part_of
+        group.part_of, group.guide, group.pins = part_of, guide, pins
         self._num_added += 1
         self.counters.requests += 1
         self._groups[request_id] = group
@@ -152,11 +150,15 @@ class Engine:
         return request_id
 
     def abort(self, request_id: str) -> RequestOutput | None:
-        """End a request now; returns what there is of it, None if it has ended already."""
+        """End a request now; returns what there is of it, None if it has ended already.
+
+        One that ended in a step which failed, so that nobody has its last delta, has not yet.
+        """
+        undelivered = [delta for delta in self._deltas if delta.request_id == request_id]
         self._deltas = [delta for delta in self._deltas if delta.request_id != request_id]
         group = self._groups.get(request_id)
         if group is None:
-            return None
+            return undelivered[-1].output if undelivered else None
         self.counters.aborted += 1
         now = time.perf_counter()
         for request in group.unfinished:
@@ -174,14 +176,15 @@ class Engine:
         them it was, a step with names (``among``) serves one request only, one of those where it
         can, and leaves it in ``suspects``.
         """
+        self.suspects = ()
         self.cache.expire()
         plan = self.scheduler.plan()
         if plan is not None:
             if among:
                 plan = plan.alone(among)
                 self.suspects = plan.names
-            plan = self.scheduler.begin(plan)
             try:
+                plan = self.scheduler.begin(plan)
                 self._run(plan)
             except BaseException:
                 self.suspects = plan.names if self._taking is None else (self._taking,)
@@ -195,11 +198,17 @@ class Engine:
         """Raise PageError unless every page is free, or owned by running requests and the index."""
         self.cache.check()
 
-    def _promised_pins(self) -> int:
-        """Pages that will be pinned when those who are being served end."""
-        leaders = (group.leader for group in self._groups.values())
-        size = self.cache.page_size
-        return sum(one.num_prompt_tokens // size for one in leaders if one.retention.pin)
+    def _free_id(self) -> str:
+        """A number that is no request's."""
+        while str(self._num_added) in self._groups:
+            self._num_added += 1
+        return str(self._num_added)
+
+    def _checked_pins(self, ids: Int32Array, salt: str | None) -> frozenset[int]:
+        """The names of the pages that a pin of ``ids`` is about, beside those of who is served."""
+        self.cache.expire()
+        promised = frozenset[int]().union(*(group.pins for group in self._groups.values()))
+        return self.cache.check_pin(ids, salt, promised)
 
     def _run(self, plan: StepPlan) -> None:
         """Compute ``plan``, and take a token for every row that samples."""
@@ -208,7 +217,7 @@ class Engine:
         for request, _, _ in plan.admitted:
             if request not in self._answers:
                 request.first_scheduled_time = time.perf_counter()
-                self._begin_answer(request)
+                self._begin_answer(request, self._groups[request.group_id])
         batch, counters = self._batch, self.counters
         batch.clear()
         for request, rows in plan.works:
@@ -224,13 +233,13 @@ class Engine:
         counters.page_bytes_read = self._runner.page_bytes_read
         self._take(logits)
 
-    def _begin_answer(self, request: Request) -> None:
+    def _begin_answer(self, request: Request, group: Group) -> None:
         self._answers[request] = Answer(
             request,
             self._tokenizer,
             vocab_size=self._vocab_size,
             engine_seed=self._seed,
-            guide=self.guides.guide(request.params.structured_outputs),
+            guide=None if group.guide is None else group.guide.fork(),
         )
 
     def _take(self, logits: Float32Array) -> None:
@@ -251,7 +260,7 @@ class Engine:
         siblings, group.unborn = group.unborn, []
         forked = [one for one in siblings if self.scheduler.fork(group.leader, one)]
         for sibling in forked:
-            self._begin_answer(sibling)
+            self._begin_answer(sibling, group)
         return forked
 
     def _advance(self, request: Request, group: Group, logits: Float32Array, now: float) -> Delta:

@@ -6,6 +6,7 @@ import dataclasses
 
 from kvreuse.answer import Answer
 from kvreuse.explain import PartOf
+from kvreuse.guide.guide import Guide
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.retention import Retention
 from kvreuse.outputs import CompletionOutput, RequestMetrics, RequestOutput
@@ -25,6 +26,10 @@ class Group:
         self.unborn = requests[1:]
         self.part_of: PartOf | None = None
         """What says which part of a chat a character of the prompt lies in."""
+        self.guide: Guide | None = None
+        """Where every answer starts in the form that it has to follow."""
+        self.pins: frozenset[int] = frozenset()
+        """The names of the pages that will be pinned when the request ends."""
         self._layout = layout
         self._completions: dict[int, CompletionOutput] = {}
         self._pages = self._reserved = 0

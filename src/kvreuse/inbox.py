@@ -18,6 +18,8 @@ class Inbox(asyncio.Queue[Delta | BaseException]):
         """``last_only``: nobody wants but the delta with the result."""
         super().__init__()
         self.last_only = last_only
+        self.request_id: str | None = None
+        """None: its request has not been taken on."""
 
 
 def settle(future: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:

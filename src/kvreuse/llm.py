@@ -105,7 +105,7 @@ class LLM:
             eviction_policy=config.eviction_policy,
             cost_growth=self.spec.attention_growth,
         )
-        self.runner = load_runner(file, self.spec, layout, self.pool, config, progress)
+        self.runner = load_runner(file, self.spec, self.pool, config, progress)
         self.engine = Engine(
             self.runner,
             self.cache,
@@ -117,6 +117,7 @@ class LLM:
             seed=config.seed,
         )
         self._sinks: dict[str, Callable[[Delta], None]] = {}
+        self._deltas: deque[Delta] = deque()  # of a step, to be handed out
 
     @property
     def repacked(self) -> tuple[Repacked, ...]:
@@ -305,9 +306,18 @@ class LLM:
             self.engine.abort(request_id)
 
     def _step(self) -> None:
-        """One step of the engine; every delta to the one who waits for it."""
-        for delta in self.engine.step():
-            sink = self._sinks[delta.request_id]
-            if delta.finished:
-                del self._sinks[delta.request_id]
-            sink(delta)
+        """One step of the engine; every delta to the one who waits for it.
+
+        Where one of them raises, the others get theirs next time.
+        """
+        if not self._deltas:
+            if "engine" not in self.__dict__ or not self.engine.has_unfinished:
+                raise RequestError("the request is not being served any more")
+            self._deltas.extend(self.engine.step())
+        while self._deltas:
+            delta = self._deltas.popleft()
+            sink = self._sinks.get(delta.request_id)
+            if sink is not None:  # else it was aborted meanwhile
+                if delta.finished:
+                    del self._sinks[delta.request_id]
+                sink(delta)

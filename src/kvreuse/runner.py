@@ -6,7 +6,6 @@ import time
 
 from kvreuse.config import EngineConfig
 from kvreuse.errors import RequestError
-from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.container import GGUFFile
 from kvreuse.model.decoder import Decoder, StepLimits
@@ -88,7 +87,6 @@ class ModelRunner:
 def load_runner(
     file: GGUFFile,
     spec: ModelSpec,
-    layout: KVLayout,
     pool: PagePool,
     config: EngineConfig,
     progress: Progress | None = None,

@@ -34,7 +34,7 @@ class Hit(Protocol):
 
 
 class Cache(Protocol):
-    """What the scheduler knows of the KV cache: six verbs and three numbers."""
+    """What the scheduler knows of the KV cache."""
 
     @property
     def page_size(self) -> int:
@@ -123,6 +123,7 @@ class Scheduler:
             return False
         sibling.kv, self._copies[sibling] = forked
         sibling.num_computed_tokens = request.num_computed_tokens
+        sibling.num_cached_tokens = sibling.num_prompt_tokens
         self._seat(sibling)
         return True
 
@@ -165,17 +166,18 @@ class Scheduler:
             if granted:
                 works.append(Work(request, granted))
         copies = [copy for some in self._copies.values() for copy in some]
-        self._copies.clear()
+        admitted: list[Admission] = []
         if self._counters.preemptions != preemptions:
             works = [work for work in works if work.request.kv is not None]
-            return StepPlan(tuple(works), copies=tuple(copies))
-        admitted: list[Admission] = []
-        for admission in plan.admitted:
-            granted = self._admit(admission, copies)
-            if granted == 0:
-                break
-            admitted.append(admission)
-            works.append(Work(admission.request, granted))
+        else:
+            for admission in plan.admitted:
+                granted = self._admit(admission, copies)
+                if granted == 0:
+                    break
+                admitted.append(admission)
+                works.append(Work(admission.request, granted))
+        if works:
+            self._copies.clear()  # the step will do them
         return StepPlan(tuple(works), tuple(admitted), copies=tuple(copies))
 
     def finish(self, plan: StepPlan) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from kvreuse.async_engine import AsyncEngine
 from kvreuse.engine import Engine
-from kvreuse.errors import RequestError
+from kvreuse.errors import ModelFileError, RequestError
 from kvreuse.outputs import RequestOutput
 from kvreuse.request import Float32Array
 from kvreuse.sampling_params import SamplingParams
@@ -240,3 +240,57 @@ def test_closing_ends_what_is_being_served() -> None:
             await answer(engine, prompt_of(20))
 
     run(work(), inner)
+
+
+def fails_on_token_99(tokens: tuple[int, ...]) -> Float32Array:
+    """Logits that are no numbers where a sequence starts with 99 and has eight tokens."""
+    logits = hashed_logits(tokens)
+    if tokens[0] == 99 and len(tokens) >= 8:
+        logits[:] = np.nan
+    return logits
+
+
+@pytest.mark.parametrize("aborts", [False, True])
+def test_who_ended_in_a_step_that_failed_gets_its_answer(aborts: bool) -> None:
+    """The last delta of one, and the failure of the only other request, in the same step."""
+    inner, _, _ = make_engine(logits_of=fails_on_token_99)
+    params = dataclasses.replace(GREEDY, max_tokens=4)
+
+    async def work() -> None:
+        async with AsyncEngine(inner) as engine:
+            one = asyncio.create_task(engine.answer([1, 2, 3, 4, 5], params, request_id="one"))
+            other = asyncio.create_task(engine.answer([99, 2, 3, 4, 5], params))
+            with pytest.raises(ModelFileError):
+                await other
+            if aborts:
+                await engine.abort("one")
+            assert (await one).outputs[0].token_ids == tuple(greedy([1, 2, 3, 4, 5], 4))
+
+    run(work(), inner)
+
+
+def test_a_step_that_fails_before_it_runs_ends_in_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for ever, and what comes afterwards is served."""
+    inner, _, _ = make_engine()
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    async def work() -> None:
+        async with AsyncEngine(inner) as engine:
+            for name in ("plan", "begin"):
+                with monkeypatch.context() as patch:
+                    patch.setattr(inner.scheduler, name, broken)
+                    answers = [engine.answer(prompt_of(9, seed), GREEDY) for seed in range(3)]
+                    errors = await asyncio.gather(*answers, return_exceptions=True)
+                    assert [str(error) for error in errors] == ["broken"] * 3
+            assert await answer(engine, prompt_of(9)) == greedy(prompt_of(9), 8)
+
+    run(work(), inner)
+
+
+def test_a_number_that_is_somebody_s_id_is_not_given_again() -> None:
+    inner, _, _ = make_engine()
+    for given in ("0", None, "2", None, None):
+        inner.add_request([1, 2, 3], GREEDY, request_id=given)
+    assert inner.num_waiting == 5

@@ -207,6 +207,28 @@ def test_streams_and_batches_may_be_interleaved(llm: LLM) -> None:
     assert [*streamed, ids_of(batch)] == expected
 
 
+def test_a_callback_that_raises_costs_nobody_else_a_token(llm: LLM) -> None:
+    expected = ids_of(llm.generate(MIXED[0], GREEDY)[0])
+    stream = llm.stream(MIXED[0], GREEDY)
+
+    def broken(*_: int) -> None:
+        raise ZeroDivisionError
+
+    first = dataclasses.replace(GREEDY, max_tokens=1)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            llm.generate(MIXED[1], first, progress=broken)
+    assert tuple(token for delta in stream for token in delta.token_ids) == expected
+
+
+def test_a_stream_of_a_closed_llm_ends_in_an_error(tiny_model: Path) -> None:
+    llm = LLM(tiny_model, kv_cache_memory="8MiB", threads=1)
+    stream = llm.stream({"prompt_token_ids": [1, 2, 3]}, GREEDY)
+    llm.close()
+    with pytest.raises(RequestError, match="not being served any more"):
+        next(stream)
+
+
 def test_closing_or_dropping_a_stream_aborts_it(llm: LLM) -> None:
     closed, dropped = llm.stream(FRANCE, GREEDY), llm.stream(FRANCE, GREEDY)
     next(closed)

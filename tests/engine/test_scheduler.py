@@ -191,6 +191,18 @@ def test_pins_of_those_being_served_count() -> None:
     assert engine.cache.num_pinned == 2
 
 
+def test_pins_of_the_same_pages_count_once() -> None:
+    """Those that are pinned already, and those that another one is going to pin."""
+    engine, _, _ = make_engine(pages=10, max_model_len=320)
+    pin = Retention(pin=True)
+    for _ in range(2):
+        for last in range(3):
+            engine.add_request([*prompt_of(160), last], GREEDY, retention=pin)
+        engine.add_request(prompt_of(160), GREEDY, retention=pin)  # which ends with a page
+        finish(engine)
+        assert engine.cache.num_pinned == 5
+
+
 def test_a_pin_gives_way_to_a_request_that_could_never_end() -> None:
     engine, _, pool = make_engine(pages=10)
     engine.add_request(prompt_of(160), ONE, retention=Retention(pin=True))
@@ -250,6 +262,19 @@ def test_what_was_forked_and_preempted_goes_on_where_it_was() -> None:
     expected = finish(alone)[request]
     assert expected.metrics.num_preemptions == 0
     assert output.outputs == expected.outputs
+
+
+def test_counters_of_what_was_forked_and_preempted_only_grow() -> None:
+    engine, _, _ = make_engine(pages=10, max_model_len=320)
+    params = SamplingParams(max_tokens=200, n=2, seed=1)
+    engine.add_request(prompt_of(10), params)
+    lost = [0]
+    while engine.has_unfinished:
+        engine.step()
+        lost.append(sum(engine.counters.lost_tokens.values()))
+    assert engine.counters.preemptions > 0
+    assert lost == sorted(lost)
+    assert engine.counters.cached_tokens <= engine.counters.prompt_tokens
 
 
 def test_abort_in_every_phase_frees_everything_within_a_step() -> None:

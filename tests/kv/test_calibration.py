@@ -82,14 +82,15 @@ def test_the_digest_is_not_of_what_was_measured() -> None:
 
 def test_another_model_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"of another model .* kvreuse calibrate"):
-        full().check(model_digest="ef" * 32, **GEOMETRY)
-    full().check(model_digest="ab" * 32, **GEOMETRY)
+        full().check_model("ef" * 32)
+    full().check_model("ab" * 32)
+    full().check_geometry(**GEOMETRY)
 
 
 @pytest.mark.parametrize("name", list(GEOMETRY))
 def test_another_geometry_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"are of shape \[.*\], the model has"):
-        full().check(model_digest="ab" * 32, **{**GEOMETRY, name: GEOMETRY[name] + 1})
+        full().check_geometry(**{**GEOMETRY, name: GEOMETRY[name] + 1})
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.02, 0.3, 0.9, 0.9999])

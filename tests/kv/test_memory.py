@@ -125,6 +125,13 @@ def test_v2_limit_less_usage_but_for_idle_file_pages(machine: Machine) -> None:
     assert available_memory(machine.root) == 4 * GIB - 3 * GIB + GIB // 2
 
 
+def test_a_mount_without_a_source_is_passed_over(machine: Machine) -> None:
+    """As ``mount -t tmpfs "" /mnt`` makes one; or a line of another form."""
+    machine.belongs_to("0::/app", f"40 23 0:50 / /mnt rw - tmpfs  rw\n41 1 0:1 / /\n{V2_MOUNT}")
+    machine.v2("/app", str(4 * GIB), 3 * GIB)
+    assert available_memory(machine.root) == GIB
+
+
 def test_v2_the_narrowest_of_all_levels_counts(machine: Machine) -> None:
     machine.belongs_to("0::/pod/app/worker", V2_MOUNT)
     machine.v2("/pod", str(2 * GIB), GIB)

@@ -136,20 +136,46 @@ def test_only_the_prompt_is_pinned(cache: KVCache) -> None:
     cache.check()
 
 
+def test_a_pin_of_a_prompt_that_was_not_finished_is_of_its_full_pages(cache: KVCache) -> None:
+    """Its unfilled page, which a longer one replaces, could not be let go of any more."""
+    ids = prompt(100, 16)
+    seq, _ = cache.open(ids)
+    assert cache.reserve(seq, 6)
+    cache.commit(seq, ids, 6)
+    cache.close(seq, ids, Retention(pin=True), len(ids))
+    assert cache.num_pinned == 1
+    serve(cache, ids)
+    serve(cache, ids, Retention(session_end=True))
+    assert cache.num_pinned == 0
+    evict(cache, cache.num_evictable)
+    assert cache.num_free == 12
+
+
+def test_a_low_priority_is_low_also_after_a_session_has_ended(cache: KVCache) -> None:
+    serve(cache, prompt(100), Retention(session_end=True))
+    serve(cache, prompt(100), Retention(priority=5))
+    serve(cache, prompt(200), Retention(priority=1))
+    evict(cache, 3)
+    assert cached(cache, prompt(200)) == 8
+    assert cached(cache, prompt(100)) < 8
+
+
 def test_the_quota_of_pins(cache: KVCache) -> None:
     serve(cache, prompt(100, 16), Retention(pin=True))
-    cache.check_pin(prompt(200), None, 0)
-    cache.check_pin(prompt(100, 24), None, 0)  # four of its six are pinned
+    cache.check_pin(prompt(200), None)
+    cache.check_pin(prompt(100, 24), None)  # four of its six are pinned
+    assert len(cache.check_pin(prompt(100, 16), None, {1, 2})) == 4  # all are pinned, none is taken
     with pytest.raises(
         RequestError,
         match=r"takes 3 pages of 4 tokens, but of the 6 that can be pinned "
         r"\(half of the KV cache's 12\) 4 are taken",
     ):
-        cache.check_pin(prompt(200, 12), None, 0)
+        cache.check_pin(prompt(200, 12), None)
     with pytest.raises(RequestError, match="5 are taken"):
-        cache.check_pin(prompt(200), None, 1)
+        cache.check_pin(prompt(200), None, {1})
+    cache.check_pin(prompt(200), None, cache.check_pin(prompt(200), None))
     with pytest.raises(RequestError, match="pin needs prefix caching"):
-        KVCache(small_pool(4), b"", enable_prefix_caching=False).check_pin((1,), None, 0)
+        KVCache(small_pool(4), b"", enable_prefix_caching=False).check_pin((1,), None)
 
 
 @pytest.mark.parametrize("pin", [False, True])

@@ -6,6 +6,9 @@ The tolerance is none: the twins follow the kernels' order of operations and rou
 from __future__ import annotations
 
 import functools
+import re
+import subprocess
+import sys
 
 import numpy as np
 import numpy.typing as npt
@@ -233,6 +236,23 @@ def test_a_batch_that_would_leave_its_bounds_is_refused(
     arrays = {name: np.array(v, dtype=np.int32) for name, v in {**fields, **change}.items()}
     with pytest.raises(ValueError, match=message):
         batch.load(**arrays, sample_rows=np.zeros(0, dtype=np.int32), units_wanted=1)
+
+
+def test_threads_that_the_system_does_not_give_are_an_error() -> None:
+    code = """
+import resource
+from kvreuse.errors import ConfigError
+from kvreuse.ops.native import open_kernels
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + (256 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    open_kernels(threads=1000)
+except ConfigError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert re.fullmatch(r"the system gives no more than \d+ of 1000 threads\n", done.stdout)
 
 
 def test_unknown_and_missing_paths_are_named() -> None:

@@ -13,7 +13,7 @@ A page counts its owners: tables, sequences that will copy from it, pins, and th
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from kvreuse.kv.policy import DEFAULT_POLICY, POLICIES
 from kvreuse.kv.pool import PageError, PagePool
 from kvreuse.kv.prefix import Match, PrefixIndex
 from kvreuse.kv.promises import Promises
-from kvreuse.kv.resting import HIGHEST, Resting
+from kvreuse.kv.resting import HIGHEST, UNRANKED, Resting
 from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
 from kvreuse.kv.sequence import SeqKV
 from kvreuse.kv.why import Miss, Reason, explain
@@ -43,7 +43,7 @@ _MOST_SPARE = 16
 
 
 class KVCache:
-    """Five verbs over a pool: lookup, open, reserve, commit, close. Not thread-safe.
+    """Verbs over a pool: lookup, open, fork, reserve, commit, close. Not thread-safe.
 
     The conservation law (:meth:`check`) holds after every method, also one that raised: free and
     owned pages are all pages, a page's count is the number of its owners, every page that is
@@ -138,7 +138,7 @@ class KVCache:
         match = self._match(token_bytes(ids), salt)
         pages = list(match.nodes)
         self._take(pages)
-        self._resting.used_again(pages)
+        self._resting.used_again(pages, UNRANKED)
         seq = SeqKV(self.page_size, match.node, pages, match.root)
         copies: list[Copy] = []
         if match.partial is not None:
@@ -227,7 +227,7 @@ class KVCache:
         self._resting.used(path, min(max(-retention.priority, -HIGHEST), HIGHEST))
         last = int(path[-1]) if len(path) and retention != DEFAULT_RETENTION else None
         if last is not None:
-            num_pinned = num_prompt_tokens // self.page_size
+            num_pinned = min(num_prompt_tokens, seq.written) // self.page_size
             self._promises.make(path.tolist(), retention, num_pinned, time.monotonic())
         self._drop(table)
         if last is not None and retention.session_end:
@@ -235,15 +235,18 @@ class KVCache:
         seq.num_pages = seq.written = 0
         seq.node = seq.root = None
 
-    def check_pin(self, ids: Tokens, salt: str | None, promised: int) -> None:
-        """RequestError if the full pages of ``ids`` cannot be pinned, too.
+    def check_pin(
+        self, ids: Tokens, salt: str | None, promised: Set[int] = frozenset()
+    ) -> frozenset[int]:
+        """The names of the full pages of ``ids``; RequestError if they cannot be pinned, too.
 
-        ``promised`` are pages that will be pinned when other requests end.
+        ``promised`` are the names of pages that will be pinned when other requests end.
         """
         if not self.enabled:
             raise RequestError("pin needs prefix caching: start without --no-enable-prefix-caching")
-        known = self._match(token_bytes(ids), salt).nodes
-        self._promises.check_pin(len(ids) // self.page_size, known, promised)
+        names = frozenset(self._index.names_of(self._index.root(salt), token_bytes(ids)))
+        self._promises.check_pin(names, promised)
+        return names
 
     def expire(self, now: float | None = None) -> None:
         """Let go of pins and pages whose time is over; ``now`` is time.monotonic()."""
@@ -298,7 +301,7 @@ class KVCache:
         if self.num_available - self.pool.num_lone([source]) == 0:
             return []
         self._take([source])
-        self._resting.used_again([source])
+        self._resting.used_again([source], 0)
         pages = self._alloc(1)
         assert pages is not None
         seq.source = source

@@ -112,16 +112,17 @@ class Calibration:
             digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
         return digest.digest()
 
-    def check(
-        self, *, model_digest: str, num_layers: int, num_kv_heads: int, head_dim: int
-    ) -> None:
-        """ConfigError where this was made for another model, or for other numbers of heads."""
+    def check_model(self, model_digest: str) -> None:
+        """ConfigError where this was made for another model."""
         if self.model_digest != model_digest:
             raise ConfigError(
                 f"the calibration is of another model (its file's SHA-256 starts with "
                 f"{self.model_digest[:12]}, this one's with {model_digest[:12]}); "
                 "make one with: kvreuse calibrate MODEL"
             )
+
+    def check_geometry(self, *, num_layers: int, num_kv_heads: int, head_dim: int) -> None:
+        """ConfigError where this was made for other numbers of layers, heads or channels."""
         for name in _TENSORS:
             array, found = getattr(self, name), self._layers_heads(name)
             channels = name in ("constants", "scales") and array is not None and array.shape[-1]

@@ -160,11 +160,8 @@ def make_codec(
     if name == "bf16":
         return BF16
     if calibration is not None:
-        calibration.check(
-            model_digest=calibration.model_digest,  # who loads one compares it with the file's
-            num_layers=num_layers,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
+        calibration.check_geometry(
+            num_layers=num_layers, num_kv_heads=num_kv_heads, head_dim=head_dim
         )
     if name == AUTO and (calibration is None or calibration.widths is None):
         raise ConfigError(

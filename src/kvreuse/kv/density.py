@@ -31,6 +31,9 @@ _NUM_BEHIND = 4
 _PLACES = _NUM_DEPTHS * _NUM_BEHIND
 NUM_KINDS = (MAX_REUSES + 1) * _PLACES
 
+CLOCK = 0xFFFFFFFF
+"""Times are page uses, modulo a number of 32 bits."""
+
 _DECAY = 0.97
 """What an observation still counts after a renewal."""
 _RENEWAL = 4096
@@ -76,7 +79,7 @@ class ReuseAges:
         self._ended_kinds = array("B")
         self._ended_ages = array("I")
         self._interval = max(_RENEWAL, num_pages)
-        self._renewal = _RENEWAL // 4
+        self._renewed_at, self._passed, self._wait = 0, 0, _RENEWAL // 4
         self._density: Float64Array = np.tile(1 / _EDGES[:-1], (NUM_KINDS, 1))
         self.density_of: list[list[float]] = self._density.tolist()
         """What a page is worth, by its kind and the :func:`bucket` of its age; as LRU has it until
@@ -111,10 +114,12 @@ class ReuseAges:
 
     def renew(self, now: int) -> bool:
         """Learn from what was counted, if it is time; whether it was."""
-        if now < self._renewal:
+        passed = (now - self._renewed_at) & CLOCK
+        if passed < self._wait:
             return False
         self._count_ended()
-        self._renewal = min(2 * now, now + self._interval)
+        self._renewed_at, self._passed = now, self._passed + passed
+        self._wait = min(self._passed, self._interval)
         self._density = _gittins(*_filled(self._counts))
         self.density_of = self._density.tolist()
         self._counts *= _DECAY

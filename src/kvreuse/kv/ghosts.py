@@ -28,19 +28,18 @@ class Ghosts:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._num_heads = capacity
         self._names = array("Q", bytes(8 * capacity))
         self._stamps = array("I", bytes(4 * capacity))
         self._kinds = bytearray(capacity)
         self._by = bytearray(capacity)
         self._before = array("i", [_NONE]) * capacity
-        self._heads = array("i", [_NONE]) * self._num_heads
+        self._heads = array("i", [_NONE]) * self._capacity
         self._next = 0
         self._num = 0
 
     def __contains__(self, name: int) -> bool:
         """Whether a page of this name was evicted lately, and has not come back since."""
-        return self._find(name, self._heads[name % self._num_heads]) >= 0
+        return self._find(name, self._heads[name % self._capacity]) >= 0
 
     def add(
         self,
@@ -58,7 +57,7 @@ class Ghosts:
         old_stamps: list[int] = []
         old_kinds: list[int] = []
         my_names, my_stamps, my_kinds, my_by = self._names, self._stamps, self._kinds, self._by
-        heads, before, num_heads = self._heads, self._before, self._num_heads
+        heads, before, num_heads = self._heads, self._before, self._capacity
         at, full = self._next, self._num == self._capacity
         for page in pages:
             if full and my_by[at] != _BACK:
@@ -87,7 +86,7 @@ class Ghosts:
         back: list[tuple[int, Ghost]] = []
         if self._num == 0:
             return back
-        heads, num_heads = self._heads, self._num_heads
+        heads, num_heads = self._heads, self._capacity
         for page in pages:
             name = names[page]
             at = heads[name % num_heads]

@@ -104,7 +104,7 @@ def _memory_cgroups(root: Path) -> Iterator[tuple[int, Path]]:
 def _mount_point(line: str, version: int) -> tuple[str, str] | None:
     """(cgroup mounted, mount point) if this line of mountinfo mounts the memory hierarchy."""
     head, _, tail = line.partition(" - ")
-    fields, (kind, _, options) = head.split(), tail.split(maxsplit=2)
+    fields, (kind, _, options) = head.split(), [*tail.split(" ", 2), "", ""][:3]
     if version == 1 and not (kind == "cgroup" and "memory" in options.split(",")):
         return None
     if version == 2 and kind != "cgroup2":

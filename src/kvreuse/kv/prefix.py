@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -176,6 +176,13 @@ class PrefixIndex:
     def is_full(self, page: int) -> bool:
         """Whether ``page`` is full; a tail is not."""
         return self._siblings.lengths[page] == self._page_bytes
+
+    def names_of(self, root: Root, tokens: bytes) -> Iterator[int]:
+        """The names that the full pages of ``tokens`` have, or would have."""
+        size, name = self._page_bytes, root.name
+        for start in range(0, len(tokens) - size + 1, size):
+            name = self._naming(name, tokens[start : start + size])
+            yield name
 
     def match(self, root: Root, tokens: bytes) -> Match:
         """The longest start of ``tokens`` that pages hold. Changes nothing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 import numpy as np
 
@@ -87,14 +87,14 @@ class Promises:
         moments = [*self.pinned.values(), *(when for when, _ in self._ends.values())]
         self._next = min(moments, default=math.inf)
 
-    def check_pin(self, num_pages: int, known: Sequence[int], promised: int) -> None:
-        """RequestError if ``num_pages`` pages, some of them ``known``, cannot be pinned, too.
+    def check_pin(self, names: Set[int], promised: Set[int]) -> None:
+        """RequestError if pages of these ``names`` cannot be pinned, too.
 
-        ``promised`` are pages that will be pinned when other requests end.
+        ``promised`` are the names of pages that will be pinned when other requests end.
         """
-        needed = num_pages - sum(page in self.pinned for page in known)
-        taken = len(self.pinned) + promised
-        if needed + taken > self.quota:
+        taken_names = {self._index.names[page] for page in self.pinned} | promised
+        needed, taken = len(names - taken_names), len(taken_names)
+        if needed and needed + taken > self.quota:
             raise RequestError(
                 f"pinning the prompt takes {needed} pages of {self._pool.layout.page_size} tokens, "
                 f"but of the {self.quota} that can be pinned (half of the KV cache's "
@@ -110,11 +110,10 @@ class Promises:
 
     def _unpin_from(self, path: Sequence[int]) -> None:
         """Unpin the end of ``path``, up to where another pinned prompt parts from it."""
-        for page in reversed(path):
+        for page in reversed([page for page in path if page in self.pinned]):
             if any(child in self.pinned for child in self._index.children(page)):
                 break
-            if page in self.pinned:
-                self._unpin([page])
+            self._unpin([page])
 
     def _unpin(self, pages: list[int]) -> None:
         for page in pages:

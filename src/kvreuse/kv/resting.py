@@ -16,7 +16,15 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kvreuse.kv.density import MAX_REUSES, ReuseAges, bucket, kinds_of, new_kind, reuses_of
+from kvreuse.kv.density import (
+    CLOCK,
+    MAX_REUSES,
+    ReuseAges,
+    bucket,
+    kinds_of,
+    new_kind,
+    reuses_of,
+)
 from kvreuse.kv.duel import FOLLOWER, LRU, Duel
 from kvreuse.kv.ghosts import Ghosts
 from kvreuse.kv.keys import TOKEN_BYTES
@@ -28,11 +36,11 @@ _FEW = 16384
 ENDED = -128
 """Rank of pages whose session has ended: they go first."""
 UNRANKED = -127
+"""Rank of pages that no sequence has ended with since they were found last."""
 HIGHEST = 100
 
 _DRAWN = 128
 _DRAWN_EACH = 4
-_CLOCK = 0xFFFFFFFF
 
 Pages = npt.NDArray[np.int32]
 Entry = tuple[int, float, int, int]
@@ -88,10 +96,6 @@ class Resting:
         """When ``page`` was used last, on the clock."""
         return self._stamps[page]
 
-    def rank(self, page: int) -> int:
-        """The rank of ``page``: lower ones go before all higher ones."""
-        return self._ranks[page]
-
     def born(self, pages: Sequence[int]) -> None:
         """``pages`` have come into the index; some may be what was evicted."""
         clock, kind = self._clock, new_kind(0)
@@ -103,14 +107,17 @@ class Resting:
             stamps[page] = clock
             ranks[page] = UNRANKED
         for page, (stamp, its_kind, by) in self.ghosts.pop(pages, self._index.names):
-            self.ages.reused(its_kind, (clock - stamp) & _CLOCK)
+            self.ages.reused(its_kind, (clock - stamp) & CLOCK)
             self.duel.regret(by)
             reused = min(reuses_of(its_kind) + 1, MAX_REUSES)
             reuses[page] = reused
             kinds[page] = new_kind(reused)
 
-    def used_again(self, pages: Sequence[int]) -> None:
-        """A sequence starts with ``pages``, or copies from the last of them."""
+    def used_again(self, pages: Sequence[int], rank: int) -> None:
+        """A sequence starts with ``pages``, or copies from the last of them.
+
+        Those whose session had ended have ``rank`` from now on.
+        """
         if not pages:
             return
         self.hits[pages[0]] += 1
@@ -119,14 +126,14 @@ class Resting:
         self._all_reuses[every] = np.minimum(self._all_reuses[every] + 1, MAX_REUSES)
         self._all_stamps[every] = self._clock
         ranks = self._all_ranks[every]
-        self._all_ranks[every] = np.where(ranks == ENDED, 0, ranks)
+        self._all_ranks[every] = np.where(ranks == ENDED, rank, ranks)
         self._entries_of = None
 
     def used(self, pages: Pages, rank: int) -> None:
         """A sequence with ``pages`` of the index, in order of position, has ended."""
         if not len(pages):
             return
-        self._clock = (self._clock + len(pages)) & _CLOCK
+        self._clock = (self._clock + len(pages)) & CLOCK
         self._all_stamps[pages] = self._clock
         self._all_kinds[pages] = kinds_of(self._all_reuses[pages], len(pages))
         self._all_ranks[pages] = np.maximum(self._all_ranks[pages], rank)
@@ -155,17 +162,13 @@ class Resting:
 
     def tick(self, page: int) -> None:
         """Nobody copies from ``page`` any more."""
-        self._clock = (self._clock + 1) & _CLOCK
+        self._clock = (self._clock + 1) & CLOCK
         self._stamps[page] = self._clock
 
     def wake(self, num_pages: int, last: int) -> None:
         """Somebody uses ``num_pages`` pages that rested; ``last`` is the last one on their path."""
         self.num_idle -= num_pages
         self._drop_leaf(last)
-
-    def is_leaf(self, page: int) -> bool:
-        """Whether ``page`` may be evicted."""
-        return self._places[page] >= 0
 
     def evict(self, n: int, counts: Sequence[int]) -> list[int]:
         """Forget the ``n`` pages that are worth least; there must be so many that rest.
@@ -184,7 +187,7 @@ class Resting:
             if not self._entries:
                 self._draw(n - len(evicted), policy)
             page = heapq.heappop(self._entries)[3]
-            if self._places[page] < 0:  # drawn twice
+            if self._places[page] < 0:  # drawn twice, or woken or covered since
                 continue
             self._drop_leaf(page)
             page = index.remove_path(page, n - len(evicted), counts, alike, evicted)
@@ -217,7 +220,7 @@ class Resting:
         old_stamps, old_kinds = self.ghosts.add(
             pages, self._index.names, self._stamps, self._kinds, by
         )
-        self.ages.ended(old_kinds, [(clock - stamp) & _CLOCK for stamp in old_stamps])
+        self.ages.ended(old_kinds, [(clock - stamp) & CLOCK for stamp in old_stamps])
 
     def _draw(self, n: int, policy: Policy) -> None:
         """Look at some leaves drawn at random, or at all, to evict ``n`` pages or a few more."""
@@ -241,7 +244,7 @@ class Resting:
 
     def _entry(self, page: int, policy: Policy) -> Entry:
         """The same for one page."""
-        depth, age = self._index.depths[page], (self._clock - self._stamps[page]) & _CLOCK
+        depth, age = self._index.depths[page], (self._clock - self._stamps[page]) & CLOCK
         density = self.ages.density_of[self._kinds[page]][bucket(age)]
         worth = policy(Candidates(age, density, 1.0 + self._cost_per_page * depth))
         end = depth * self._page_bytes + self._index.lengths[page]

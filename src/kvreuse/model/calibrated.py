@@ -34,8 +34,8 @@ def find_calibration(file: GGUFFile, spec: ModelSpec, given: str | None) -> Cali
     if given is None and not path.exists():
         return None
     calibration = Calibration.load(path)
-    calibration.check(
-        model_digest=digest,
+    calibration.check_model(digest)
+    calibration.check_geometry(
         num_layers=spec.num_layers,
         num_kv_heads=spec.num_kv_heads,
         head_dim=spec.head_dim,

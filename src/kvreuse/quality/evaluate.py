@@ -64,7 +64,8 @@ def codecs_of(subject: Subject, names: Sequence[str], calibration: Path | None) 
     path = calibration or calibration_path(subject.digest)
     found = Calibration.load(path) if calibration or path.exists() else None
     if found is not None:
-        found.check(model_digest=subject.digest, **geometry(subject.spec))
+        found.check_model(subject.digest)
+        found.check_geometry(**geometry(subject.spec))
     codecs = [codec_of(subject.spec, name, found) for name in names]
     naive = next((name for name in NARROWEST if name in names), NARROWEST[0])
     plain = Calibration(subject.digest, hadamard_keys=False, hadamard_values=False)
