@@ -65,13 +65,15 @@ INL void step_block(const StepKernels &kernels, const StepTiles &tiles, const At
   F s[ATTEND_ROWS][4];
   float *o = space.values + (size_t)row * hd;
   kernels.scores[rows - 1](tiles, space.q + (size_t)row * hd, hd, s);
+  float *sums = space.sums + (size_t)row * 16;
   for (int r = 0; r < rows; r++) {
     mask_step(s[r], space.starts[row + r] - tiles.t0, space.limits[row + r] - tiles.t0);
-    F sums = load(space.sums + (size_t)(row + r) * 16);
-    const float scale = softmax_step(s[r], space.maxima[row + r], sums);
-    store(space.sums + (size_t)(row + r) * 16, sums);
-    if (scale != 1.f) for (int d = r * hd; d < (r + 1) * hd; d += 16) store(o + d, mul(load(o + d), set1(scale)));
+    const float scale = renew_maximum(s[r], space.maxima[row + r]);
+    if (scale == 1.f) continue;
+    store(sums + r * 16, mul(load(sums + r * 16), set1(scale)));
+    for (int d = r * hd; d < (r + 1) * hd; d += 16) store(o + d, mul(load(o + d), set1(scale)));
   }
+  for (int r = 0; r < rows; r++) store(sums + r * 16, add(load(sums + r * 16), weigh(s[r], space.maxima[row + r])));
   kernels.values[rows - 1](tiles, hd, s, space.weights, o);
 }
 

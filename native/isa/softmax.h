@@ -9,22 +9,22 @@ constexpr float LOWEST = -1e30f;     // the maximum before any token
 constexpr float MASKED = -4e30f;     // the score of a token that the row must not see: its weight is exactly 0
 constexpr float RENEW = 8.f;
 
-// x: 64 scores in, 64 weights out (fp32). Updates the maximum and the lane sums; returns what older values are scaled by.
-INL float softmax_step(F *x, float &maximum, F &sums) {
+// Renews the maximum for 64 scores where it has to be; returns what older sums and values are scaled by.
+INL float renew_maximum(const F *x, float &maximum) {
   const F largest = max(max(x[0], x[1]), max(x[2], x[3]));
-  float scale = 1.f;
-  if (__builtin_expect(any(greater(largest, set1(maximum + RENEW))), 0)) {
-    const float renewed = reduce_max(largest);
-    float lanes[16];
-    store(lanes, exp2(set1(maximum - renewed)));
-    scale = lanes[0];
-    sums = mul(sums, set1(scale));
-    maximum = renewed;
-  }
+  if (__builtin_expect(!any(greater(largest, set1(maximum + RENEW))), 1)) return 1.f;
+  const float renewed = reduce_max(largest);
+  float lanes[16];
+  store(lanes, exp2(set1(maximum - renewed)));
+  maximum = renewed;
+  return lanes[0];
+}
+
+// x: 64 scores in, 64 weights out (fp32). Returns their sums by lane.
+INL F weigh(F *x, float maximum) {
   const F m = set1(maximum);
   UNROLL for (int i = 0; i < 4; i++) x[i] = exp2(sub(x[i], m));
-  sums = add(sums, add(add(x[0], x[1]), add(x[2], x[3])));
-  return scale;
+  return add(add(x[0], x[1]), add(x[2], x[3]));
 }
 
 // Hides the tokens before `start` and from `limit` on, both counted from the step's first.

@@ -169,10 +169,11 @@ INL bool weigh_tiles(const TileRows &t, const StepTiles &tiles, const float *sco
     F x[4];
     UNROLL for (int i = 0; i < 4; i++) x[i] = i / 2 < tiles.count ? load(scores + r * 64 + 16 * i) : set1(MASKED);
     mask_step(x, t.space.starts[t.row + r] - tiles.t0, t.space.limits[t.row + r] - tiles.t0);
-    F sums = load(t.space.sums + (size_t)(t.row + r) * 16);
-    scales[r] = softmax_step(x, t.space.maxima[t.row + r], sums);
+    float *sums = t.space.sums + (size_t)(t.row + r) * 16;
+    scales[r] = renew_maximum(x, t.space.maxima[t.row + r]);
+    if (scales[r] != 1.f) store(sums, mul(load(sums), set1(scales[r])));
     renewed |= scales[r] != 1.f;
-    store(t.space.sums + (size_t)(t.row + r) * 16, sums);
+    store(sums, add(load(sums), weigh(x, t.space.maxima[t.row + r])));
     UNROLL for (int i = 0; i < 4; i++)
       _mm256_storeu_si256((__m256i *)(t.weights + (i / 2) * 512 + r * 32 + (i % 2) * 16), _mm512_cvtepi32_epi16(bf16_bits(x[i])));
   }
