@@ -168,7 +168,7 @@ class Server:
         if pages:
             kv, _ = self.cache.open([0])
             before = self.cache.num_evicted
-            assert self.cache.reserve(kv, (self.cache.num_free + pages) * self.cache.page_size)
+            assert self.cache.reserve(kv, (self.cache.pool.num_free + pages) * self.cache.page_size)
             assert self.cache.num_evicted >= before + pages
             self.cache.close(kv, [0])
             self.engine.check()

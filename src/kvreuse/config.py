@@ -5,12 +5,21 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from kvreuse.errors import ConfigError
+from kvreuse.errors import ConfigError, shown
 from kvreuse.kv.memory import available_memory, format_size, parse_size
 from kvreuse.kv.policy import DEFAULT_POLICY, POLICIES
 
 KV_CACHE_DTYPES = ("bf16", "int8", "int4", "k8v4", "auto")
 """Names of the codecs of keys and values, see ``kv.codec``."""
+
+MOST = {
+    "max_num_batched_tokens": 1 << 20,
+    "max_num_seqs": 1 << 16,
+    "page_size": 1 << 16,
+    "max_model_len": 1 << 30,
+    "threads": 1024,
+}
+"""The largest values that mean something; buffers are taken for them."""
 
 DEFAULT_MEMORY_SHARE = 0.25
 """Share of the available memory that the KV cache takes where nothing is said."""
@@ -56,12 +65,10 @@ class EngineConfig:
         """Check every field that can be checked without model and machine."""
         if not isinstance(self.model, str) or not self.model:
             raise ConfigError(f"model must be a path or a name, got {self.model!r}")
-        for name in ("max_num_batched_tokens", "max_num_seqs", "page_size"):
-            _at_least(name, getattr(self, name), 1)
-        for name in ("max_model_len", "threads"):
+        for name, most in MOST.items():
             if getattr(self, name) is not None:
-                _at_least(name, getattr(self, name), 1)
-        _at_least("seed", self.seed, 0)
+                _in_range(name, getattr(self, name), 1, most)
+        _in_range("seed", self.seed, 0, 2**64 - 1)
         if self.eviction_policy not in POLICIES:
             raise ConfigError(
                 f"--eviction-policy must be one of {', '.join(POLICIES)}, "
@@ -103,8 +110,10 @@ class EngineConfig:
         return self.max_model_len
 
 
-def _at_least(name: str, value: Any, least: int) -> None:
-    """ConfigError unless ``value`` is an int of at least ``least``."""
+def _in_range(name: str, value: Any, least: int, most: int) -> None:
+    """ConfigError unless ``value`` is an int from ``least`` to ``most``."""
+    flag = "--" + name.replace("_", "-")
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        flag = "--" + name.replace("_", "-")
-        raise ConfigError(f"{flag} must be an integer of at least {least}, got {value!r}")
+        raise ConfigError(f"{flag} must be an integer of at least {least}, got {shown(value)}")
+    if value > most:
+        raise ConfigError(f"{flag} must be at most {most}, got {shown(value)}")

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 
+def shown(value: object, most: int = 60) -> str:
+    """A value in a message: as Python writes it, within ``most`` characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no integers of thousands of digits
+        text = f"a {type(value).__name__} of very many digits"
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
 class KVReuseError(Exception):
     """Base of every error that is the input's fault; the command line exits with 2."""
 

@@ -131,7 +131,7 @@ class LLM:
         *,
         use_tqdm: bool | None = None,
         progress: Progress | None = None,
-        retention: Retention = DEFAULT_RETENTION,
+        retention: Retention | None = None,
     ) -> list[RequestOutput]:
         """Answer one prompt or a list of them; the results are in the order of the prompts.
 
@@ -144,7 +144,8 @@ class LLM:
         ``use_tqdm``, named as in vLLM: a bar on standard error; None: only on a terminal, and where
         several prompts take more than a second. ``progress`` is called as prompts are finished.
         """
-        parsed = [replace(one, retention=retention) for one in parse_prompts(prompts)]
+        wanted = retention or DEFAULT_RETENTION
+        parsed = [replace(one, retention=wanted) for one in parse_prompts(prompts)]
         params = parse_params(sampling_params, len(parsed))
         return self._answer(parsed, params, use_tqdm, progress)
 
@@ -156,7 +157,7 @@ class LLM:
         use_tqdm: bool | None = None,
         progress: Progress | None = None,
         cache_salt: str | None = None,
-        retention: Retention = DEFAULT_RETENTION,
+        retention: Retention | None = None,
         **template_options: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation, a list of ``{"role": ..., "content": ...}``, or a list of them.
@@ -169,7 +170,7 @@ class LLM:
         parsed = [
             replace(
                 self.chat_prompt(conversation, cache_salt=cache_salt, **template_options),
-                retention=retention,
+                retention=retention or DEFAULT_RETENTION,
             )
             for conversation in parse_conversations(messages)
         ]
@@ -192,7 +193,7 @@ class LLM:
         return DeltaStream(request_id, inbox, step=self._step, abort=self._abort)
 
     def chat_prompt(
-        self, messages: Conversation, *, cache_salt: str | None = None, **template_options: Any
+        self, messages: Conversation, /, *, cache_salt: str | None = None, **template_options: Any
     ) -> ParsedPrompt:
         """The prompt that the chat template makes of a conversation, for :meth:`stream`."""
         if self.chat_template is None:

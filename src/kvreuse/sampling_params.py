@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
-from kvreuse.errors import RequestError
+from kvreuse.errors import RequestError, shown
 from kvreuse.structured_outputs import StructuredOutputs
 
 GREEDY_BELOW = 1e-5
 """A temperature below this one means greedy, as in vLLM."""
+_LARGEST = sys.float_info.max
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,14 +117,14 @@ def _number(
 ) -> None:
     """RequestError unless ``value`` is a finite number in [low, high], or (low, high]."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (number and math.isfinite(value) and low <= value <= high) or (above and value == low):
-        raise RequestError(f"{name} must be {expected}, got {value!r}")
+    if not (number and low <= value <= min(high, _LARGEST)) or (above and value == low):
+        raise RequestError(f"{name} must be {expected}, got {shown(value)}")
 
 
 def _integer(name: str, value: Any, low: int, high: float, expected: str) -> None:
     """RequestError unless ``value`` is an int in [low, high]."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise RequestError(f"{name} must be {expected}, got {value!r}")
+        raise RequestError(f"{name} must be {expected}, got {shown(value)}")
 
 
 def _stop_texts(stop: Any) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import json as json_module
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvreuse.errors import RequestError
+from kvreuse.errors import RequestError, shown
 
 FIELDS = ("json", "json_object", "regex", "choice", "grammar")
 """The forms; one of them is asked for at a time."""
@@ -81,6 +81,4 @@ def _choices(choice: Any) -> tuple[str, ...]:
 
 
 def _wrong(name: str, expected: str, value: Any) -> RequestError:
-    shown = repr(value)
-    shown = shown if len(shown) <= 80 else shown[:77] + "..."
-    return RequestError(f"structured_outputs.{name} must be {expected}, got {shown}")
+    return RequestError(f"structured_outputs.{name} must be {expected}, got {shown(value, 80)}")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from kvreuse.cli import app
+from kvreuse.cli.app import app
 from kvreuse.model.gguf import GGUFFile
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from kvreuse.cli import app
+from kvreuse.cli.app import app
 from kvreuse.ops import native
 
 from ..model.gguf_files import write_tiny

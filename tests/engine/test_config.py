@@ -43,6 +43,8 @@ def test_the_context_is_the_models_or_shorter() -> None:
         ("page_size", 1.5, "--page-size must be .* got 1.5"),
         ("max_model_len", 0, "--max-model-len must be .* got 0"),
         ("threads", 0, "--threads must be .* got 0"),
+        ("threads", 10**400, "--threads must be at most 1024, got 10"),
+        ("max_num_batched_tokens", 10**11, "--max-num-batched-tokens must be at most 1048576"),
         ("threads", True, "--threads must be .* got True"),
         ("seed", -1, "--seed must be an integer of at least 0, got -1"),
         (

@@ -28,6 +28,8 @@ def test_the_defaults_are_those_of_vllm() -> None:
         ("temperature", -0.1, "temperature must be a number of at least 0, got -0.1"),
         ("temperature", math.nan, "temperature must be .* got nan"),
         ("temperature", math.inf, "temperature must be .* got inf"),
+        ("temperature", 10**400, r"temperature must be .* got 10+\.\.\."),
+        ("top_p", 10**400, "top_p must be"),
         ("temperature", "hot", "temperature must be .* got 'hot'"),
         ("temperature", True, "temperature must be .* got True"),
         ("top_p", 0.0, "top_p must be a number above 0 and at most 1, got 0.0"),
@@ -88,3 +90,8 @@ def test_stop_is_one_text_or_several(stop: Any, texts: tuple[str, ...]) -> None:
     assert params.stop_texts == texts
     assert params.stop_token_ids == (1, 2)
     assert hash(params) == hash(SamplingParams(stop=stop, stop_token_ids=[1, 2]))
+
+
+def test_a_number_that_python_does_not_write() -> None:
+    with pytest.raises(RequestError, match=r"repetition_penalty .* got a int of very many digits"):
+        SamplingParams(repetition_penalty=10**5000)

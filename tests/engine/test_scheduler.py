@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kvreuse.engine import Engine
-from kvreuse.errors import ModelFileError, RequestError
+from kvreuse.errors import ModelFileError
 from kvreuse.kv.retention import Retention
 from kvreuse.request import Float32Array
 from kvreuse.sampling_params import SamplingParams
@@ -22,7 +22,6 @@ from .paging import (
     VOCAB,
     check,
     finish,
-    forget,
     greedy,
     hashed_logits,
     make_engine,
@@ -170,49 +169,6 @@ def test_the_least_important_does_not_wait_for_ever() -> None:
         overtaken += 1
     assert delta.request_id == "low"
     assert PRIORITY_STEP * MAX_PRIORITY < overtaken < HEAD_START + 2 * PRIORITY_STEP * MAX_PRIORITY
-
-
-def test_pins_of_those_being_served_count() -> None:
-    engine, _, _ = make_engine(pages=10)
-    pin = Retention(pin=True)
-    engine.add_request(prompt_of(100), GREEDY, retention=pin)
-    with pytest.raises(RequestError, match=r"takes 3 pages .* of the 5 .* 3 are taken"):
-        engine.add_request(prompt_of(100, 1), GREEDY, retention=pin)
-    engine.add_request(prompt_of(64, 1), GREEDY, retention=pin)
-    finish(engine)
-    assert engine.cache.num_pinned == 5
-    forget(engine.cache)
-    for length, seed in ((100, 0), (64, 1)):
-        request = engine.add_request(prompt_of(length, seed), ONE)
-        assert finish(engine)[request].num_cached_tokens >= length // 32 * 32 - 1
-    again = Retention(session_end=True)
-    engine.add_request(prompt_of(100), ONE, retention=again)
-    finish(engine)
-    assert engine.cache.num_pinned == 2
-
-
-def test_pins_of_the_same_pages_count_once() -> None:
-    """Those that are pinned already, and those that another one is going to pin."""
-    engine, _, _ = make_engine(pages=10, max_model_len=320)
-    pin = Retention(pin=True)
-    for _ in range(2):
-        for last in range(3):
-            engine.add_request([*prompt_of(160), last], GREEDY, retention=pin)
-        engine.add_request(prompt_of(160), GREEDY, retention=pin)  # which ends with a page
-        finish(engine)
-        assert engine.cache.num_pinned == 5
-
-
-def test_a_pin_gives_way_to_a_request_that_could_never_end() -> None:
-    engine, _, pool = make_engine(pages=10)
-    engine.add_request(prompt_of(160), ONE, retention=Retention(pin=True))
-    finish(engine)
-    assert engine.cache.num_pinned == 5
-    request = engine.add_request(prompt_of(250, 1), dataclasses.replace(GREEDY, max_tokens=30))
-    output = finish(engine)[request]
-    assert list(output.outputs[0].token_ids) == greedy(prompt_of(250, 1), 30)
-    assert 0 < engine.cache.num_pinned < 5
-    assert pool.peak_used == 10
 
 
 def test_a_preempted_request_has_not_ended_its_session() -> None:

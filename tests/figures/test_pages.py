@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from kvreuse.cli import app
+from kvreuse.cli.app import app
 from kvreuse.figures.catalogue import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]

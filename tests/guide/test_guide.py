@@ -6,7 +6,8 @@ import dataclasses
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from kvreuse import LLM, SamplingParams, StructuredOutputs
 from kvreuse.errors import RequestError
+from kvreuse.guide.grammars import MAX_LINKS
 from kvreuse.guide.guide import Guide, Guides
 from kvreuse.outputs import CompletionOutput
 
@@ -194,7 +196,7 @@ def test_penalties_do_not_break_a_form(llm: LLM) -> None:
         ({"json": {"not": {}}}, "json cannot be followed: Unimplemented keys"),
         ({"json": {"minLength": 5, "maxLength": 3, "type": "string"}}, "Unsatisfiable schema"),
         ({"json": {"type": "string", "pattern": "("}}, "json cannot be followed: unclosed group"),
-        ({"json": {"enum": [f"item {i}" for i in range(100_000)]}}, "too big"),
+        ({"json": {"enum": [f"item {i}" for i in range(100_000)]}}, "at most 131072 are"),
         ({"regex": "("}, "structured_outputs.regex cannot be followed: unclosed group"),
         ({"regex": "(?=a)b"}, "structured_outputs.regex cannot be followed: look-around"),
         ({"grammar": "start: nothing"}, 'grammar cannot be followed: .*unknown name: "nothing"'),
@@ -208,6 +210,51 @@ def test_what_cannot_be_followed_is_refused_at_once(
         llm.stream(PROMPT, asked(GREEDY, **form))
     assert "\n" not in str(caught.value)
     assert not llm.engine.has_unfinished
+
+
+def grammar_chain(links: int) -> StructuredOutputs:
+    """Rules that lead from one to the next."""
+    rules = [f'a{i}: "x" a{i + 1}' for i in range(links - 2)]
+    return StructuredOutputs(grammar="\n".join(["start: a0", *rules, f'a{links - 2}: "y"']))
+
+
+def schema_chain(links: int) -> StructuredOutputs:
+    """The same of references."""
+    to = [{"$ref": f"#/$defs/{i}"} for i in range(links)]
+    steps: list[dict[str, Any]] = [
+        {"type": "object", "properties": {"x": one}, "required": ["x"]} for one in to[1:]
+    ]
+    definitions = dict(enumerate([*steps, {"type": "null"}]))
+    return StructuredOutputs(json={**to[0], "$defs": {str(i): d for i, d in definitions.items()}})
+
+
+@pytest.mark.parametrize(
+    ("chain", "links"), [(grammar_chain, MAX_LINKS), (schema_chain, MAX_LINKS * 2 // 3)]
+)
+def test_deep_forms_are_followed_to_a_limit(
+    llm: LLM, chain: Callable[[int], StructuredOutputs], links: int
+) -> None:
+    """Behind which the stack would end, and with it the process; in a thread, as of a server."""
+    params = SamplingParams(temperature=0, max_tokens=4, structured_outputs=chain(links))
+    with ThreadPoolExecutor(1) as pool:
+        (output,) = pool.submit(llm.generate, "x", params).result()
+    assert len(output.outputs[0].token_ids) == 4
+    params = dataclasses.replace(params, structured_outputs=chain(2 * MAX_LINKS))
+    with pytest.raises(RequestError, match=r"cannot be followed: .*, at most \d+ are possible"):
+        llm.generate("x", params)
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ([f"c{i}" for i in range(10_001)], "it has 10001 texts, at most 10000"),
+        (["x" * 70_000, "y" * 70_000], "it is 140000 characters long, at most 131072"),
+    ],
+)
+def test_choices_that_would_take_too_long(llm: LLM, choice: list[str], message: str) -> None:
+    params = SamplingParams(structured_outputs=StructuredOutputs(choice=choice))
+    with pytest.raises(RequestError, match=rf"structured_outputs\.choice .*{message} are possible"):
+        llm.generate("x", params)
 
 
 def test_a_form_that_runs_into_a_limit_aborts_its_answer_only(

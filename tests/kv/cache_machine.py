@@ -159,7 +159,7 @@ class CheckedCache:
         """Conservation, as the cache and as the oracle see it; every token where it must be."""
         self.oracle.tick()
         self.cache.check()
-        assert self.cache.num_free == self.oracle.num_free()
+        assert self.cache.pool.num_free == self.oracle.num_free()
         assert self.cache.num_evictable == self.oracle.num_idle()
         live = {page.number for page in self.oracle.live()}
         self.rows[[page for page in range(len(self.rows)) if page not in live]] = POISON

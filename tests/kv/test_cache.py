@@ -161,13 +161,13 @@ def test_the_same_prompt_again_computes_one_token_and_keeps_no_page_more(length:
     checked = CheckedCache(10)
     ids = tuple(range(length))
     finished(checked, ids)
-    before = checked.cache.num_free
+    before = checked.cache.pool.num_free
     started = served(checked, ids)
     assert checked.cache.num_merged == (length % PAGE == 0)
-    assert checked.cache.num_free == before - (length % PAGE > 0)
+    assert checked.cache.pool.num_free == before - (length % PAGE > 0)
     checked.close(started)
     checked.check()
-    assert checked.cache.num_free == before
+    assert checked.cache.pool.num_free == before
 
 
 def test_a_conversation_is_reused_whole() -> None:
@@ -205,7 +205,7 @@ def test_two_that_computed_the_same_keep_one_copy() -> None:
     assert one.seq.pages == other.seq.pages
     assert other.seq.version > version
     assert checked.cache.num_merged == 2
-    assert checked.cache.num_free == 8
+    assert checked.cache.pool.num_free == 8
 
 
 def test_a_source_outlives_whoever_had_it() -> None:
@@ -320,7 +320,7 @@ def test_switched_off() -> None:
         cache.check()
         cache.close(seq, ids)
         cache.close(forked[0], ids)
-        assert (cache.num_free, cache.num_evictable) == (4, 0)
+        assert (cache.pool.num_free, cache.num_evictable) == (4, 0)
         cache.check()
 
 

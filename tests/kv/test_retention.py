@@ -38,7 +38,7 @@ def serve(cache: KVCache, ids: Ids, retention: Retention = DEFAULT_RETENTION) ->
 def evict(cache: KVCache, pages: int) -> None:
     """Make others take ``pages`` pages more than are free."""
     seq, _ = cache.open((7777,))
-    assert cache.reserve(seq, (cache.num_free + pages) * PAGE)
+    assert cache.reserve(seq, (cache.pool.num_free + pages) * PAGE)
     cache.close(seq, (7777,))
     cache.check()
 
@@ -112,7 +112,7 @@ def test_a_session_that_ends_does_not_unpin_a_longer_prompt(cache: KVCache) -> N
     serve(cache, prompt(100, 17), Retention(session_end=True))
     assert cache.num_pinned == 0
     evict(cache, cache.num_evictable)
-    assert cache.num_free == 12
+    assert cache.pool.num_free == 12
 
 
 def test_pins_that_are_given_up_go_from_the_last_page_on(cache: KVCache) -> None:
@@ -124,7 +124,7 @@ def test_pins_that_are_given_up_go_from_the_last_page_on(cache: KVCache) -> None
     assert cached(cache, prompt(100, 17)) == 12
     assert cache.give_up_pins(99)
     evict(cache, cache.num_evictable)
-    assert cache.num_free == 12
+    assert cache.pool.num_free == 12
 
 
 def test_only_the_prompt_is_pinned(cache: KVCache) -> None:
@@ -148,7 +148,7 @@ def test_a_pin_of_a_prompt_that_was_not_finished_is_of_its_full_pages(cache: KVC
     serve(cache, ids, Retention(session_end=True))
     assert cache.num_pinned == 0
     evict(cache, cache.num_evictable)
-    assert cache.num_free == 12
+    assert cache.pool.num_free == 12
 
 
 def test_a_low_priority_is_low_also_after_a_session_has_ended(cache: KVCache) -> None:
@@ -244,9 +244,14 @@ def test_check_sees_a_pin_that_nobody_counted(cache: KVCache) -> None:
         ("session_end", "yes", "session_end must be true or false, got 'yes'"),
         ("priority", 1.5, "priority must be an integer, got 1.5"),
         ("priority", True, "priority must be an integer, got True"),
-        ("ttl", 0, "ttl must be a number of seconds above 0, got 0"),
-        ("ttl", float("nan"), "ttl must be a number of seconds above 0, got nan"),
-        ("ttl", "60", "ttl must be a number of seconds above 0, got '60'"),
+        ("ttl", 0, "ttl must be a number of seconds above 0 and at most 1000000000, got 0"),
+        (
+            "ttl",
+            float("nan"),
+            "ttl must be a number of seconds above 0 and at most 1000000000, got nan",
+        ),
+        ("ttl", 10**400, "ttl must be a number of seconds above 0"),
+        ("ttl", "60", "ttl must be a number of seconds above 0 and at most 1000000000, got '60'"),
     ],
 )
 def test_values_out_of_range(field: str, value: Any, message: str) -> None:

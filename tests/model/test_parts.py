@@ -43,7 +43,7 @@ PRINTS_TOOLS = (
 def parts_of(source: str, messages: Any = CHAT, tools: Any = None) -> tuple[str, PromptParts]:
     template = ChatTemplate(source, bos_token="<s>")
     text = template.render(messages, tools=tools)
-    return text, prompt_parts(template, text, messages, tools)
+    return text, prompt_parts(template, text, messages, tools=tools)
 
 
 def told(text: str, parts: PromptParts) -> dict[str, str]:
@@ -162,5 +162,5 @@ def test_the_real_models_template(real_model: Path) -> None:
         template = ChatTemplate.from_gguf(file, Tokenizer.from_gguf(file))
     assert template is not None
     text = template.render(CHAT, tools=TOOLS)
-    found = told(text, prompt_parts(template, text, CHAT, TOOLS))
+    found = told(text, prompt_parts(template, text, CHAT, tools=TOOLS))
     assert WHOLE.items() <= found.items()

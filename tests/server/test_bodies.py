@@ -74,6 +74,41 @@ def test_wrong_bodies(http: httpx.Client, body: str) -> None:
     refused(http.post(CHAT, content=body, headers=JSON), 400)
 
 
+def test_a_template_s_variables_may_have_any_name(http: httpx.Client) -> None:
+    """Also where the part is told in which two prompts part."""
+    for name in ("text", "template", "prompt", "tokenizer", "options", "retention"):
+        for word in ("one", "two"):
+            content = f"{name}: tell me about the number {word} and about nothing else at all"
+            messages = [{"role": "user", "content": content}]
+            kwargs = {name: "x"}
+            body = {"messages": messages, "max_tokens": 1, "chat_template_kwargs": kwargs}
+            assert http.post(CHAT, json=body).status_code == 200
+            assert (
+                http.post("/v1/cache/prefill", json=body | {"max_tokens": None}).status_code < 500
+            )
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/cache/lookup", "/v1/cache/prefill"])
+def test_what_is_wrong_in_a_conversation_is_no_failure(
+    http: httpx.Client, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = json.loads(USER % '"x"') | {"chat_template_kwargs": {"tools": "x"}}
+    assert "must not have 'tools'" in refused(http.post(path, json=body), 400)
+    assert not caplog.records
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_body(
+    llm: LLM, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(llm) as server, server.http() as http:
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", http.base_url.port or 0)) as raw:
+                head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                raw.sendall(f'{head}Content-Length: 5000\r\n\r\n{{"a": 1'.encode())
+        assert http.get("/health").status_code == 200
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
 def test_bytes_that_are_no_text(http: httpx.Client) -> None:
     body = USER.encode() % b'"\xff\xfe"'
     refused(http.post(CHAT, content=body, headers=JSON), 400, "invalid_json")

@@ -50,11 +50,6 @@ app.command(name="eval")(evaluate)
 app.command()(figure)
 
 
-def main() -> None:
-    """Run the command line and exit; the console script."""
-    app(prog_name="kvreuse")
-
-
 def _show_version(wanted: bool) -> None:
     if not wanted:
         return

@@ -20,8 +20,8 @@ COLUMN = 17
 
 def info(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A GGUF file, or a name that pull knows.")
-    ] = "",
+        str | None, typer.Argument(metavar="MODEL", help="A GGUF file, or a name that pull knows.")
+    ] = None,
     *,
     as_json: Annotated[
         bool, typer.Option("--json", metavar="", help="Print one JSON object.")
@@ -36,13 +36,13 @@ def info(
       kvreuse info model.gguf --json | jq .model.kv_bytes_per_token
     """
     found = {"machine": facts.machine_facts()}
-    if model:
+    if model is not None:
         found["model"] = facts.model_facts(model)
     if as_json:
         text.write_out(json.dumps(found) + "\n")
         return
     _show("machine", _machine_rows(found["machine"]))
-    if model:
+    if model is not None:
         _show("model", _model_rows(found["model"]))
 
 

@@ -19,6 +19,25 @@ JSON_STYLE: JsonCompileOptions = {
     "whitespace_flexible": False,
 }
 MAX_MESSAGE = 300
+MAX_BYTES = 1 << 17
+"""Of a form: time to compile one grows faster than its length."""
+MAX_CHOICES = 10_000
+MAX_LINKS = 2000
+"""Lines of a grammar, references of a schema: llguidance follows them as deep as they go."""
+
+
+def check_size(outputs: StructuredOutputs) -> None:
+    """RequestError for a form that would take llguidance too long, or too deep."""
+    texts = outputs.choice or [str(getattr(outputs, outputs.form))]
+    size = sum(len(text) for text in texts)
+    if size > MAX_BYTES:
+        raise refused(outputs, f"it is {size} characters long, at most {MAX_BYTES} are possible")
+    if len(texts) > MAX_CHOICES:
+        raise refused(outputs, f"it has {len(texts)} texts, at most {MAX_CHOICES} are possible")
+    for link, name in (("\n", "lines"), ("$ref", "references"), ("\\u", "escapes")):
+        links = texts[0].count(link) if outputs.form in ("json", "grammar") else 0
+        if links > MAX_LINKS:  # a grammar may hold schemas, and an escape may hide a reference
+            raise refused(outputs, f"it has {links} {name}, at most {MAX_LINKS} are possible")
 
 
 def grammar_of(outputs: StructuredOutputs) -> str:

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kvreuse.errors import RequestError
-from kvreuse.guide.grammars import grammar_of, in_line, refused
+from kvreuse.guide.grammars import check_size, grammar_of, in_line, refused
+from kvreuse.guide.stack import on_deep_stack
 from kvreuse.guide.tokens import llguidance_tokenizer
 from kvreuse.model.tokenizer import Tokenizer
 from kvreuse.structured_outputs import StructuredOutputs
@@ -105,7 +106,8 @@ class Guides:
         with self._lock:
             compiled = self._compiled.get(outputs)
         if compiled is None:
-            compiled = self._compile(outputs)  # meanwhile others go on with what is compiled
+            check_size(outputs)
+            compiled = on_deep_stack(lambda: self._compile(outputs))  # meanwhile others go on
         with self._lock:
             self._compiled[outputs] = compiled
             self._compiled.move_to_end(outputs)

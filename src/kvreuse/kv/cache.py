@@ -91,11 +91,6 @@ class KVCache:
         self._in_flight = InFlight()
 
     @property
-    def num_free(self) -> int:
-        """Pages that nobody owns."""
-        return self.pool.num_free
-
-    @property
     def num_evictable(self) -> int:
         """Pages that only the index owns."""
         return self._resting.num_idle

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
-from kvreuse.errors import RequestError
+from kvreuse.errors import RequestError, shown
+
+MAX_TTL = 1_000_000_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,12 +35,15 @@ class Retention:
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} must be true or false, got {getattr(self, name)!r}")
         if not isinstance(self.priority, int) or isinstance(self.priority, bool):
-            raise RequestError(f"priority must be an integer, got {self.priority!r}")
+            raise RequestError(f"priority must be an integer, got {shown(self.priority)}")
         if self.ttl is None:
             return
         number = isinstance(self.ttl, (int, float)) and not isinstance(self.ttl, bool)
-        if not number or not 0 < self.ttl < math.inf:
-            raise RequestError(f"ttl must be a number of seconds above 0, got {self.ttl!r}")
+        if not number or not 0 < self.ttl <= MAX_TTL:
+            raise RequestError(
+                f"ttl must be a number of seconds above 0 and at most {MAX_TTL}, "
+                f"got {shown(self.ttl)}"
+            )
 
 
 DEFAULT_RETENTION = Retention()

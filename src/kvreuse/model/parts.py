@@ -78,6 +78,8 @@ def prompt_parts(
     template: ChatTemplate,
     text: str,
     messages: Sequence[Message],
+    /,
+    *,
     tools: Sequence[Mapping[str, Any]] | None = None,
     **options: Any,
 ) -> PromptParts:

@@ -47,7 +47,8 @@ class Sampler:
         """
         self._params = params
         self._penalties = Penalties(params, vocab_size, prompt_ids) if params.penalised else None
-        self._banned = [token for token in stop_ids if token < vocab_size]
+        banned = {token for token in stop_ids if token < vocab_size}
+        self._banned = sorted(banned) if len(banned) < vocab_size else []  # something must be left
         self._generator = None if params.greedy else make_generator(params, engine_seed, request_id)
         self._guide = guide
         self._num_sampled = 0

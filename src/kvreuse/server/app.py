@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
+from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -63,6 +64,7 @@ def create_app(llm: LLM, config: ServerConfig, names: Sequence[str]) -> Starlett
         exception_handlers={
             HTTPException: on_error,
             KVReuseError: on_error,
+            ValidationError: on_error,
             ClientGoneError: _nobody,
             Exception: on_error,
         },

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TypeVar
 
 from pydantic import ValidationError
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
+from .disconnect import ClientGoneError
 from .errors import APIError, invalid
 from .schema.fields import Body
 
@@ -14,7 +15,8 @@ B = TypeVar("B", bound=Body)
 
 
 async def read(request: Request, limit: int) -> bytes:
-    """The bytes, at most ``limit``. APIError for more, and for what is no JSON by its headers."""
+    """The bytes, at most ``limit``. APIError for more, and for what is no JSON by its headers;
+    ClientGoneError where they end too early."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         message = "the body must be JSON: send it with Content-Type: application/json"
@@ -25,11 +27,14 @@ async def read(request: Request, limit: int) -> bytes:
     if size.isdecimal() and len(size) < 20 and int(size) > limit:
         raise too_large(limit)
     parts, total = [], 0
-    async for part in request.stream():
-        total += len(part)
-        if total > limit:
-            raise too_large(limit)
-        parts.append(part)
+    try:
+        async for part in request.stream():
+            total += len(part)
+            if total > limit:
+                raise too_large(limit)
+            parts.append(part)
+    except ClientDisconnect:
+        raise ClientGoneError from None
     return b"".join(parts)
 
 

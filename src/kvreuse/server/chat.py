@@ -39,7 +39,7 @@ async def chat_completions(request: Request) -> Response:
     asked = body.parse(ChatRequest, raw)
     service.check_model(asked.model)
     answering = await service.prepare(
-        len(raw), lambda: Answering(service, asked), slow=has_form(asked)
+        len(raw), lambda: Answering(service, asked), form=has_form(asked)
     )
     if asked.stream:
         return await stream.stream_response(request, answering.events(), answering.headers)

@@ -68,6 +68,8 @@ class Service:
         self._idle.set()
         # One thread: templates and tokenisers hold the interpreter, more would not be faster.
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kvreuse prompts")
+        # Nor does anybody else's prompt wait for a form that takes long.
+        self._forms = ThreadPoolExecutor(1, thread_name_prefix="kvreuse forms")
 
     async def __aenter__(self) -> Service:
         """Start the engine's thread, open the log."""
@@ -80,7 +82,8 @@ class Service:
         """Abort what is left."""
         await self.engine.__aexit__(None, None, None)
         await asyncio.sleep(0)  # the last words of the engine's thread
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._forms):
+            pool.shutdown(wait=False, cancel_futures=True)
         if self._log is not None:
             self._log.close()
 
@@ -101,14 +104,15 @@ class Service:
             message = f"the model {name!r} does not exist here: this server has {served}"
             raise APIError(404, message, code="model_not_found", param="model")
 
-    async def prepare(self, size: int, make: Callable[[], T], *, slow: bool = False) -> T:
+    async def prepare(self, size: int, make: Callable[[], T], *, form: bool = False) -> T:
         """What ``make`` makes of a body of ``size`` bytes, without holding up the event loop.
 
-        ``slow``: it may take long even of a small one.
+        ``form``: of one with a form to be compiled, which may take long even of a small one.
         """
-        if size <= INLINE_BYTES and not slow:
+        if size <= INLINE_BYTES and not form:
             return make()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, make)
+        pool = self._forms if form else self._pool
+        return await asyncio.get_running_loop().run_in_executor(pool, make)
 
     @contextmanager
     def seats(self, answers: int) -> Iterator[None]:

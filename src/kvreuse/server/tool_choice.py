@@ -64,7 +64,7 @@ def call_grammar(
         name = json.dumps(function["name"], ensure_ascii=False)
         head = f'{{"name": {name}, "{form.arguments}": '
         lines += [f'call{index}: {json.dumps(head, ensure_ascii=False)} arguments{index} "}}"']
-        lines += [f"arguments{index}: %json {json.dumps(_schema(function))}"]
+        lines += [f"arguments{index}: %json {json.dumps(_schema(function), ensure_ascii=False)}"]
     return "\n".join(lines)
 
 

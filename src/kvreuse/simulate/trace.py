@@ -92,7 +92,7 @@ def _row(line: str, where: str) -> tuple[float, list[int], int]:
     """(timestamp, hashes, tokens) of a line."""
     try:
         row: Any = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise TraceError(f"{where}: not JSON") from None
     if not isinstance(row, dict):
         raise TraceError(f"{where}: not an object")

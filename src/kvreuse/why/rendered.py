@@ -99,7 +99,7 @@ class Rendered:
         if asked.messages is None or template is None:
             return _NO_PARTS
         messages = self._texts.messages_of(asked)
-        return prompt_parts(template, self.text, messages, asked.tools, **asked.options)
+        return prompt_parts(template, self.text, messages, tools=asked.tools, **asked.options)
 
     def answered(self) -> list[Ids]:
         """The prompt's tokens with those of each answer that is known, as the text encodes."""

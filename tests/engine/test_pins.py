@@ -1,0 +1,66 @@
+"""Pins of those that are being served: what they take of the quota, and whom they give way to."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from kvreuse.errors import RequestError
+from kvreuse.kv.retention import Retention
+from kvreuse.sampling_params import SamplingParams
+
+from .paging import VOCAB, finish, forget, greedy, make_engine
+
+GREEDY = SamplingParams(temperature=0, max_tokens=8)
+ONE = dataclasses.replace(GREEDY, max_tokens=1)
+
+
+def prompt_of(length: int, seed: int = 0) -> list[int]:
+    """A prompt of random tokens; of one seed, the shorter one is the start of the longer one."""
+    tokens: list[int] = np.random.default_rng(seed).integers(0, VOCAB, length).tolist()
+    return tokens
+
+
+def test_pins_of_those_being_served_count() -> None:
+    engine, _, _ = make_engine(pages=10)
+    pin = Retention(pin=True)
+    engine.add_request(prompt_of(100), GREEDY, retention=pin)
+    with pytest.raises(RequestError, match=r"takes 3 pages .* of the 5 .* 3 are taken"):
+        engine.add_request(prompt_of(100, 1), GREEDY, retention=pin)
+    engine.add_request(prompt_of(64, 1), GREEDY, retention=pin)
+    finish(engine)
+    assert engine.cache.num_pinned == 5
+    forget(engine.cache)
+    for length, seed in ((100, 0), (64, 1)):
+        request = engine.add_request(prompt_of(length, seed), ONE)
+        assert finish(engine)[request].num_cached_tokens >= length // 32 * 32 - 1
+    again = Retention(session_end=True)
+    engine.add_request(prompt_of(100), ONE, retention=again)
+    finish(engine)
+    assert engine.cache.num_pinned == 2
+
+
+def test_pins_of_the_same_pages_count_once() -> None:
+    """Those that are pinned already, and those that another one is going to pin."""
+    engine, _, _ = make_engine(pages=10, max_model_len=320)
+    pin = Retention(pin=True)
+    for _ in range(2):
+        for last in range(3):
+            engine.add_request([*prompt_of(160), last], GREEDY, retention=pin)
+        engine.add_request(prompt_of(160), GREEDY, retention=pin)  # which ends with a page
+        finish(engine)
+        assert engine.cache.num_pinned == 5
+
+
+def test_a_pin_gives_way_to_a_request_that_could_never_end() -> None:
+    engine, _, pool = make_engine(pages=10)
+    engine.add_request(prompt_of(160), ONE, retention=Retention(pin=True))
+    finish(engine)
+    assert engine.cache.num_pinned == 5
+    request = engine.add_request(prompt_of(250, 1), dataclasses.replace(GREEDY, max_tokens=30))
+    output = finish(engine)[request]
+    assert list(output.outputs[0].token_ids) == greedy(prompt_of(250, 1), 30)
+    assert 0 < engine.cache.num_pinned < 5
+    assert pool.peak_used == 10
