@@ -94,7 +94,7 @@ static void attend_span(const ItemPages &pages, const StepKernels &kernels, cons
       const int from = row + rows * b / blocks, n = row + rows * (b + 1) / blocks - from;
       if (!sees(space, from, n, t0)) continue;
       StepTiles mine = tiles;
-      if (mine.count == 2 && !sees_from(space, from, n, t0 + kvr::TILE_TOKENS)) mine.count = 1;
+      if (mine.count == 2 && !sees(space, from, n, t0 + kvr::TILE_TOKENS)) mine.count = 1;
       step_block(kernels, mine, space, hd, from, n);
       fetched(tiles);
     }

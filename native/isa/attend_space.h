@@ -113,11 +113,4 @@ INL bool sees(const AttendSpace &space, int row, int rows, int t0) {
   return false;
 }
 
-// Does any of the rows see a token from `begin` on?
-INL bool sees_from(const AttendSpace &space, int row, int rows, int begin) {
-  for (int r = row; r < row + rows; r++)
-    if (space.limits[r] > begin) return true;
-  return false;
-}
-
 }  // namespace KVR_ISA

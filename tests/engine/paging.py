@@ -95,6 +95,12 @@ def check_batch(batch: BatchInput, max_rows: int, max_seqs: int) -> None:
     assert (np.diff(batch.sample_rows) > 0).all()
 
 
+def prompt_of(length: int, seed: int = 0) -> list[int]:
+    """A prompt of random tokens; of one seed, the shorter one is the start of the longer one."""
+    tokens: list[int] = np.random.default_rng(seed).integers(0, VOCAB, length).tolist()
+    return tokens
+
+
 def make_engine(
     *,
     pages: int = 64,

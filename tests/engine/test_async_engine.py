@@ -18,16 +18,10 @@ from kvreuse.outputs import RequestOutput
 from kvreuse.request import Float32Array
 from kvreuse.sampling_params import SamplingParams
 
-from .paging import VOCAB, greedy, hashed_logits, make_engine, pages_in_use
+from .paging import VOCAB, greedy, hashed_logits, make_engine, pages_in_use, prompt_of
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 LONG = dataclasses.replace(GREEDY, max_tokens=400)
-
-
-def prompt_of(length: int, seed: int = 0) -> list[int]:
-    """A prompt of random tokens."""
-    tokens: list[int] = np.random.default_rng(seed).integers(0, VOCAB, length).tolist()
-    return tokens
 
 
 def run(work: Coroutine[Any, Any, None], engine: Engine) -> None:

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import pytest
 
 from kvreuse.errors import RequestError
 from kvreuse.kv.retention import Retention
 from kvreuse.sampling_params import SamplingParams
 
-from .paging import VOCAB, finish, forget, greedy, make_engine
+from .paging import finish, forget, greedy, make_engine, prompt_of
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 ONE = dataclasses.replace(GREEDY, max_tokens=1)
-
-
-def prompt_of(length: int, seed: int = 0) -> list[int]:
-    """A prompt of random tokens; of one seed, the shorter one is the start of the longer one."""
-    tokens: list[int] = np.random.default_rng(seed).integers(0, VOCAB, length).tolist()
-    return tokens
 
 
 def test_pins_of_those_being_served_count() -> None:

@@ -26,17 +26,12 @@ from .paging import (
     hashed_logits,
     make_engine,
     pages_in_use,
+    prompt_of,
     resident_bytes,
 )
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 ONE = dataclasses.replace(GREEDY, max_tokens=1)
-
-
-def prompt_of(length: int, seed: int = 0) -> list[int]:
-    """A prompt of random tokens; of one seed, the shorter one is the start of the longer one."""
-    tokens: list[int] = np.random.default_rng(seed).integers(0, VOCAB, length).tolist()
-    return tokens
 
 
 def test_eight_identical_prompts_are_computed_once() -> None:

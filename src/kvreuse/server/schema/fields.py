@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
+from kvreuse.kv.retention import DEFAULT_RETENTION, MAX_TTL, Retention
 from kvreuse.sampling_params import SamplingParams
 
 BIG = 2**31 - 1
@@ -34,7 +34,7 @@ class Retain(Body):
     ttl: float | None = Field(
         None,
         gt=0,
-        le=1e9,
+        le=MAX_TTL,
         description="Seconds after the end when its own pages become the first to go.",
     )
     priority: int = Field(
