@@ -24,19 +24,19 @@ import time
 
 import numpy as np
 
-from kvreuse.engine import Engine
+from kvreuse.api.sampling_params import SamplingParams
+from kvreuse.engine.engine import Engine
+from kvreuse.engine.runner import ModelRunner
 from kvreuse.errors import KVReuseError
 from kvreuse.kv.cache import KVCache
-from kvreuse.kv.codec import BF16, KVCodec
+from kvreuse.kv.codec.codec import BF16, KVCodec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.decoder import StepLimits
-from kvreuse.model.gguf import GGUFFile, read_spec
-from kvreuse.model.source import resolve
+from kvreuse.model.fetch.source import resolve
+from kvreuse.model.gguf.read import GGUFFile, read_spec
 from kvreuse.model.weights import load_weights
 from kvreuse.ops.native import Kernels, open_kernels
-from kvreuse.runner import ModelRunner
-from kvreuse.sampling_params import SamplingParams
 from limits import measure as measure_limits
 from limits import table as limits_table
 

@@ -113,7 +113,7 @@ def _run_worker(
 
 def _work(options: argparse.Namespace) -> int:
     """The cases of one process; says on standard output what it begins, and what came of it."""
-    import fuzz_case  # noqa: PLC0415 (imports the extension, which --native replaces)
+    import fuzz_case  # noqa: PLC0415
 
     faulthandler.enable()
     tracemalloc.start()

@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.model.gguf_files import write_tiny
+from tests.model.gguf.gguf_files import write_tiny
 
 from gguf_parts import Parts
 from kvreuse import LLM, SamplingParams

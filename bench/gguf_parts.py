@@ -1,6 +1,6 @@
 """A GGUF file taken apart into what a mutation may change, and put together again without checks.
 
-Layout: see ``kvreuse.model.header``. Here nothing is checked and nothing is understood but the
+Layout: see ``kvreuse.model.gguf.header``. Here nothing is checked and nothing is understood but the
 borders of values, so that any lie can be written.
 """
 

@@ -20,13 +20,13 @@ import numpy as np
 
 from engine import Bench, Case, bench_parser
 from kvreuse.errors import KVReuseError
-from kvreuse.kv.codec import UNIFORM, KVCodec, make_codec
+from kvreuse.kv.codec.codec import UNIFORM, KVCodec, make_codec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.model.calibrated import codec_for
-from kvreuse.model.gguf import GGUFFile
-from kvreuse.model.source import resolve
-from kvreuse.model.spec import ModelSpec
+from kvreuse.model.fetch.source import resolve
+from kvreuse.model.gguf.read import GGUFFile
 from kvreuse.ops.native import Attention, Kernels, KVView, Rotary, open_kernels
+from kvreuse.shape import ModelSpec
 from layer import LayerStep
 
 SEQUENCES, TOKENS = 16, 4096

@@ -22,15 +22,15 @@ from pathlib import Path
 
 import numpy as np
 
+from kvreuse.api.sampling_params import SamplingParams
+from kvreuse.engine.metrics import Counters
+from kvreuse.engine.request import Request
+from kvreuse.engine.scheduler import Scheduler
 from kvreuse.errors import KVReuseError
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.llm import LLM
-from kvreuse.metrics import Counters
-from kvreuse.request import Request
-from kvreuse.sampling_params import SamplingParams
-from kvreuse.scheduler import Scheduler
 
 Figures = dict[str, float]
 OVERHEAD_PAIRS = 9

@@ -18,7 +18,7 @@ import httpx
 
 def check(url: str) -> None:
     """Chats, streams, batches, forms and tools; AssertionError where one is not right."""
-    from langchain_openai import ChatOpenAI, OpenAI  # noqa: PLC0415  (only this bench needs it)
+    from langchain_openai import ChatOpenAI, OpenAI  # noqa: PLC0415
 
     model = httpx.get(f"{url}/v1/models", timeout=10).json()["data"][0]["id"]
     options: dict[str, Any] = {

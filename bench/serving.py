@@ -20,9 +20,9 @@ from typing import Any
 import httpx
 import numpy as np
 
+from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.errors import KVReuseError
 from kvreuse.llm import LLM
-from kvreuse.sampling_params import SamplingParams
 from served import served
 
 Figures = dict[str, float]

@@ -20,18 +20,18 @@ from collections import defaultdict
 
 import numpy as np
 
+from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.config import EngineConfig
-from kvreuse.engine import Engine
+from kvreuse.engine.engine import Engine
+from kvreuse.engine.runner import ModelRunner, load_runner
 from kvreuse.errors import KVReuseError
 from kvreuse.kv.cache import KVCache
-from kvreuse.kv.codec import make_codec
+from kvreuse.kv.codec.codec import make_codec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.decoder import StepLimits
-from kvreuse.model.gguf import GGUFFile, read_spec
-from kvreuse.model.source import resolve
-from kvreuse.runner import ModelRunner, load_runner
-from kvreuse.sampling_params import SamplingParams
+from kvreuse.model.fetch.source import resolve
+from kvreuse.model.gguf.read import GGUFFile, read_spec
 
 ROWS = 1024
 

@@ -18,8 +18,8 @@ from collections import Counter
 
 import httpx
 
+from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.llm import LLM
-from kvreuse.sampling_params import SamplingParams
 from served import Served, served
 
 PROMPTS = 96

@@ -1,6 +1,6 @@
 """Test vectors for the tokenizers, from implementations that share no code with them.
 
-Writes ``tests/model/vectors/*.json``: the token ids that llama.cpp gives the texts of
+Writes ``tests/text/vectors/*.json``: the token ids that llama.cpp gives the texts of
 ``texts.json``, for the real model files that are there and for small vocabularies trained on those
 texts. Where a file's tokenizer is SentencePiece, the package ``sentencepiece`` must agree.
 
@@ -37,7 +37,7 @@ import tokenizers
 import xllamacpp  # type: ignore[import-not-found]
 from sentencepiece import sentencepiece_model_pb2 as model_pb2
 
-FOLDER = Path(__file__).parents[1] / "tests" / "model" / "vectors"
+FOLDER = Path(__file__).parents[1] / "tests" / "text" / "vectors"
 FOLDERS = [*os.environ.get("KVREUSE_MODELS", "").split(os.pathsep), "~/.cache/kvreuse/models"]
 # Vectors -> the files that have this tokenizer; the first that is there answers for all.
 FILES = {

@@ -23,10 +23,10 @@ from tests.oracle import Fidelity, Oracle
 from tests.truth import TOKENS, EngineModel, measure_all, standard_text
 
 from kvreuse.errors import ConfigError, KVReuseError
-from kvreuse.kv.codec import BF16
+from kvreuse.kv.codec.codec import BF16
 from kvreuse.model.calibrated import codec_for
-from kvreuse.model.gguf import GGUFFile
-from kvreuse.model.source import resolve
+from kvreuse.model.fetch.source import resolve
+from kvreuse.model.gguf.read import GGUFFile
 
 STANDARD = "pydoc_data.topics"
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from kvreuse.kv.codec import CODEC_NAMES
+from kvreuse.config import KV_CACHE_DTYPES
 from kvreuse.ops import native
 
 from . import real_models
 from .isa_tally import IsaTally
 from .kv_codecs import REAL_CODECS
-from .model.gguf_files import write_tiny
+from .model.gguf.gguf_files import write_tiny
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +28,7 @@ def real_model(request: pytest.FixtureRequest, model_path: Path) -> Path:
     return model_path if request.param is None else real_models.others_here()[request.param]
 
 
-@pytest.fixture(scope="module", params=CODEC_NAMES)
+@pytest.fixture(scope="module", params=KV_CACHE_DTYPES)
 def codec(request: pytest.FixtureRequest) -> str:
     """The name of a codec of keys and values; a test that takes it runs once per codec."""
     return str(request.param)

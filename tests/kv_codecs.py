@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvreuse.kv.calibration import Calibration
-from kvreuse.kv.codec import KVCodec, make_codec
-from kvreuse.model.spec import ModelSpec
+from kvreuse.kv.codec.calibration import Calibration
+from kvreuse.kv.codec.codec import KVCodec, make_codec
+from kvreuse.shape import ModelSpec
 
 REAL_CODECS = ("bf16", "auto")
 """Codecs worth a real model where a test is about something else: ``auto`` has planes of all."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvreuse.model import folders, source
+from kvreuse.model.fetch import folders, source
 
 DEFAULT_MODEL = "smollm2-135m"
 

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from kvreuse.config import EngineConfig
+from kvreuse.engine.runner import ModelRunner, load_runner
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
-from kvreuse.model.gguf import GGUFFile, read_spec
-from kvreuse.request import BatchInput, Float32Array
-from kvreuse.runner import ModelRunner, load_runner
+from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.ops.batch import BatchInput, Float32Array
 
 from .kv_codecs import codec_for
 

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
+from kvreuse.api.outputs import Delta, RequestOutput
+from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.config import EngineConfig
-from kvreuse.engine import Engine
+from kvreuse.engine.engine import Engine
+from kvreuse.engine.runner import ModelRunner, load_runner
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.decoder import StepLimits
-from kvreuse.model.gguf import GGUFFile, read_spec
-from kvreuse.model.tokenizer import Tokenizer
-from kvreuse.outputs import Delta, RequestOutput
-from kvreuse.request import BatchInput, Float32Array
-from kvreuse.runner import ModelRunner, load_runner
-from kvreuse.sampling_params import SamplingParams
+from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.ops.batch import BatchInput, Float32Array
+from kvreuse.text.tokenizer import Tokenizer
 
 from .kv_codecs import codec_for
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,53 +14,22 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "kvreuse"
 MAX_LINES = 400
 
-# A unit may import units of a lower rank, and itself. A new unit needs a place here. A module of a
-# package may be a unit of its own: the longest name counts.
-RANKS = {
-    "errors": 0,
-    "floats": 0,
-    "alike": 0,
-    "model.spec": 1,
-    "kv": 2,
-    "ops": 3,
-    "model": 4,
-    "simulate": 4,
-    "structured_outputs": 4,
-    "guide": 5,
-    "config": 5,
-    "outputs": 5,
-    "sampling_params": 5,
-    "plan": 6,
-    "prefill": 5,
-    "progress": 6,
-    "prompts": 6,
-    "explain": 6,
-    "turns": 6,
-    "metrics": 5,
-    "request": 6,
-    "sampling": 6,
-    "detokenize": 6,
-    "why": 7,
-    "bounds": 7,
-    "waiting": 7,
-    "step": 7,
-    "scheduler": 8,
-    "batch": 7,
-    "runner": 7,
-    "answer": 7,
-    "group": 8,
-    "quality": 8,
-    "engine": 9,
-    "delta_stream": 6,
-    "inbox": 6,
-    "async_engine": 10,
-    "llm": 10,
-    "figures": 11,
-    "__init__": 11,
-    "server": 11,
-    "cli": 12,
-    "__main__": 13,
-}
+# The house, from the cellar to the roof. A room may import what lies on lower shelves and, without
+# going in circles, what stands beside it on its own.
+SHELVES = (
+    ("errors",),
+    ("sizes", "shape", "config"),
+    ("api",),
+    ("text", "kv"),
+    ("ops",),
+    ("model",),
+    ("engine", "plan"),
+    ("load", "llm"),
+    ("study", "server"),
+    ("cli", "__init__"),
+    ("__main__",),
+)
+RANKS = {room: rank for rank, shelf in enumerate(SHELVES) for room in shelf}
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 SOURCES = sorted(
@@ -75,20 +45,13 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def unit_of(dotted: str) -> str | None:
-    """The unit that a module, or a name in one, belongs to: ``kv.pool.PagePool`` to ``kv``."""
-    parts = dotted.split(".")
-    prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-    return next((prefix for prefix in prefixes if prefix in RANKS), None)
+def room_of(path: Path) -> str:
+    """The module or package of the root that a file belongs to."""
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
-def dotted(path: Path) -> str:
-    """``kv.pool`` for ``src/kvreuse/kv/pool.py``."""
-    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-
-
-def imported_units(tree: ast.AST, path: Path) -> Iterator[tuple[int, str]]:
-    """(line, unit) of every import of something of kvreuse, wherever in the file it stands."""
+def imported_rooms(tree: ast.AST, path: Path) -> Iterator[tuple[int, str]]:
+    """(line, room) of every import of something of kvreuse, wherever in the file it stands."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -101,35 +64,52 @@ def imported_units(tree: ast.AST, path: Path) -> Iterator[tuple[int, str]]:
         else:
             continue
         for name in names:
-            yield from ((node.lineno, unit) for unit in _unit_named(name))
+            package, _, inside = name.partition(".")
+            if package == PACKAGE.name:
+                room = inside.partition(".")[0]
+                yield node.lineno, room if room in RANKS else "__init__"
 
 
-def _unit_named(name: str) -> Iterator[str]:
-    package, _, inside = name.partition(".")
-    if package == PACKAGE.name:
-        yield unit_of(inside) or "__init__"
+def test_every_room_has_its_place_on_a_shelf() -> None:
+    entries = {path.stem for path in PACKAGE.iterdir() if path.suffix != ".typed"}
+    assert entries - {"__pycache__"} == set(RANKS)
+
+
+def test_the_root_is_small() -> None:
+    packages = [path for path in PACKAGE.iterdir() if (path / "__init__.py").exists()]
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
+    assert len(packages) <= 11
+    assert len(modules) <= 7
 
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_imports_point_downwards(path: Path) -> None:
-    unit = unit_of(dotted(path))
-    assert unit, f"{relative(path)} has no rank: say in {Path(__file__).name} what it may import"
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+def test_imports_point_down_or_sideways(path: Path) -> None:
+    room = room_of(path)
     upward = [
-        f"line {line}: {unit} imports {other}"
-        for line, other in imported_units(tree, path)
-        if other != unit and RANKS[other] >= RANKS[unit]
+        f"line {line}: {room} imports {other}"
+        for line, other in imported_rooms(ast.parse(path.read_text(encoding="utf-8")), path)
+        if RANKS[other] > RANKS[room]
     ]
     assert not upward
 
 
-def test_an_upward_import_is_seen() -> None:
+def test_no_rooms_import_each_other_in_a_circle() -> None:
+    below: dict[str, set[str]] = {room: set() for room in RANKS}
+    for path in MODULES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        below[room_of(path)] |= {other for _, other in imported_rooms(tree, path)}
+    for room, others in below.items():
+        others.discard(room)
+    tuple(TopologicalSorter(below).static_order())  # raises CycleError, naming it
+
+
+def test_an_import_is_seen_wherever_it_stands() -> None:
     source = """if True:
     from ..engine import Engine
 import kvreuse.cli.app
 from kvreuse import LLM
 """
-    seen = imported_units(ast.parse(source), PACKAGE / "kv" / "pool.py")
+    seen = imported_rooms(ast.parse(source), PACKAGE / "kv" / "pool.py")
     assert sorted(seen) == [(2, "engine"), (3, "cli"), (4, "__init__")]
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvreuse.model.gguf import GGUFFile
-from kvreuse.model.tokenizer import Tokenizer
-from kvreuse.request import Float32Array
+from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.ops.batch import Float32Array
+from kvreuse.text.tokenizer import Tokenizer
 
 from .kv_codecs import REAL_CODECS
 from .sequences import Machine

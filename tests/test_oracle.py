@@ -8,10 +8,10 @@ import gguf
 import numpy as np
 import pytest
 
-from kvreuse.model.gguf import GGUFFile
-from kvreuse.model.tokenizer import Tokenizer
+from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.text.tokenizer import Tokenizer
 
-from .model.gguf_files import write_gguf, write_tiny
+from .model.gguf.gguf_files import write_gguf, write_tiny
 from .oracle import Fidelity, Oracle, compare
 from .oracle.dequantize import SUPER_BLOCK_BYTES, dequantize
 from .oracle.rope import Scaling

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvreuse.kv.why import Reason
-from kvreuse.model.gguf import GGUFFile
-from kvreuse.model.tokenizer import Tokenizer
-from kvreuse.sampling_params import SamplingParams
+from kvreuse.api.miss import Reason
+from kvreuse.api.sampling_params import SamplingParams
+from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.text.tokenizer import Tokenizer
 
 from .serving import Answered, Model, Server
 from .truth import standard_text

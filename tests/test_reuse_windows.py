@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvreuse.sampling_params import SamplingParams
+from kvreuse.api.sampling_params import SamplingParams
 
-from .model.gguf_files import write_tiny
+from .model.gguf.gguf_files import write_tiny
 from .serving import Answered, Model, Server
 
 WINDOW = 64

@@ -14,16 +14,16 @@ import numpy.typing as npt
 import pytest
 
 from kvreuse.config import EngineConfig
+from kvreuse.engine.runner import load_runner
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
-from kvreuse.model.gguf import GGUFFile, read_spec
-from kvreuse.model.spec import ModelSpec
+from kvreuse.model.gguf.read import GGUFFile, read_spec
 from kvreuse.ops import reference
-from kvreuse.request import BatchInput
-from kvreuse.runner import load_runner
+from kvreuse.ops.batch import BatchInput
+from kvreuse.shape import ModelSpec
 
 from .kv_codecs import MIXTURES, codec_for
-from .model.gguf_files import tiny_metadata, tiny_tensors, write_gguf, write_tiny
+from .model.gguf.gguf_files import tiny_metadata, tiny_tensors, write_gguf, write_tiny
 
 Ints = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]

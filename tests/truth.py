@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from kvreuse.config import EngineConfig
-from kvreuse.kv.codec import BF16, KVCodec
+from kvreuse.engine.runner import ModelRunner, load_runner
+from kvreuse.kv.codec.codec import BF16, KVCodec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.decoder import StepLimits
-from kvreuse.model.gguf import GGUFFile, read_spec
-from kvreuse.model.tokenizer import Tokenizer
-from kvreuse.request import BatchInput, Float32Array
-from kvreuse.runner import ModelRunner, load_runner
+from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.ops.batch import BatchInput, Float32Array
+from kvreuse.text.tokenizer import Tokenizer
 
 from .oracle import Comparison, Fidelity, Oracle
 

@@ -28,9 +28,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from kvreuse.errors import KVReuseError
-from kvreuse.model.gguf import GGUFFile
-from kvreuse.model.source import resolve
-from kvreuse.model.tokenizer import Tokenizer
+from kvreuse.model.fetch.source import resolve
+from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.text.tokenizer import Tokenizer
 from peers import report
 from peers.cases import CHECK_STEPS, TIMED_STEPS, TINY, Figures, Prompts, Sizes
 from peers.engines import PEERS, ROOT

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from kvreuse import LLM, SamplingParams
+from kvreuse.api.outputs import RequestOutput
 from kvreuse.kv.layout import KVLayout
-from kvreuse.model.gguf import GGUFFile, read_spec
+from kvreuse.model.gguf.read import GGUFFile, read_spec
 from kvreuse.ops.native import ISA_VARIABLE, available_isas
-from kvreuse.outputs import RequestOutput
 from peers.adapter import STEP_TOKENS, Adapter, Answer, Setup
 
 

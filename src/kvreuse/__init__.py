@@ -9,13 +9,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kvreuse.async_engine import AsyncEngine
+    from kvreuse.api.outputs import CompletionOutput, RequestOutput
+    from kvreuse.api.retention import Retention
+    from kvreuse.api.sampling_params import SamplingParams
+    from kvreuse.api.structured_outputs import StructuredOutputs
     from kvreuse.config import EngineConfig
-    from kvreuse.kv.retention import Retention
+    from kvreuse.engine.threaded import AsyncEngine
     from kvreuse.llm import LLM
-    from kvreuse.outputs import CompletionOutput, RequestOutput
-    from kvreuse.sampling_params import SamplingParams
-    from kvreuse.structured_outputs import StructuredOutputs
 
 __all__ = [
     "LLM",
@@ -30,13 +30,13 @@ __all__ = [
 
 _HOMES = {
     "LLM": "kvreuse.llm",
-    "AsyncEngine": "kvreuse.async_engine",
+    "AsyncEngine": "kvreuse.engine.threaded",
     "EngineConfig": "kvreuse.config",
-    "SamplingParams": "kvreuse.sampling_params",
-    "StructuredOutputs": "kvreuse.structured_outputs",
-    "RequestOutput": "kvreuse.outputs",
-    "CompletionOutput": "kvreuse.outputs",
-    "Retention": "kvreuse.kv.retention",
+    "SamplingParams": "kvreuse.api.sampling_params",
+    "StructuredOutputs": "kvreuse.api.structured_outputs",
+    "RequestOutput": "kvreuse.api.outputs",
+    "CompletionOutput": "kvreuse.api.outputs",
+    "Retention": "kvreuse.api.retention",
 }
 
 

@@ -6,11 +6,13 @@ import dataclasses
 from typing import Any
 
 from kvreuse.errors import ConfigError, shown
-from kvreuse.kv.memory import available_memory, format_size, parse_size
-from kvreuse.kv.policy import DEFAULT_POLICY, POLICIES
+from kvreuse.sizes import available_memory, format_size, parse_size
 
 KV_CACHE_DTYPES = ("bf16", "int8", "int4", "k8v4", "auto")
 """Names of the codecs of keys and values, see ``kv.codec``."""
+
+EVICTION_POLICIES = ("hit-density", "lru")
+"""Names of the rules by which unused pages are evicted, see ``kv.evict``; the first is usual."""
 
 MOST = {
     "max_num_batched_tokens": 1 << 20,
@@ -49,7 +51,7 @@ class EngineConfig:
     """Use a codec also where calibration found it to ruin the model's answers."""
     enable_prefix_caching: bool = True
     """Reuse keys and values of prefixes that were computed before."""
-    eviction_policy: str = DEFAULT_POLICY
+    eviction_policy: str = EVICTION_POLICIES[0]
     """Which unused pages go first where memory is needed: hit-density learns which are worth
     least, lru takes those used longest ago."""
     page_size: int = 32
@@ -69,9 +71,9 @@ class EngineConfig:
             if getattr(self, name) is not None:
                 _in_range(name, getattr(self, name), 1, most)
         _in_range("seed", self.seed, 0, 2**64 - 1)
-        if self.eviction_policy not in POLICIES:
+        if self.eviction_policy not in EVICTION_POLICIES:
             raise ConfigError(
-                f"--eviction-policy must be one of {', '.join(POLICIES)}, "
+                f"--eviction-policy must be one of {', '.join(EVICTION_POLICIES)}, "
                 f"got {self.eviction_policy!r}"
             )
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:

@@ -10,28 +10,9 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from kvreuse.bounds import check_pool
-from kvreuse.config import EngineConfig
-from kvreuse.delta_stream import DeltaStream
-from kvreuse.engine import Engine
-from kvreuse.errors import RequestError
-from kvreuse.kv.cache import KVCache
-from kvreuse.kv.layout import KVLayout
-from kvreuse.kv.pool import PagePool
-from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
-from kvreuse.model.calibrated import codec_for
-from kvreuse.model.chat import ChatTemplate
-from kvreuse.model.gguf import GGUFFile, read_spec
-from kvreuse.model.identity import namespace_of
-from kvreuse.model.parts import PromptParts, prompt_parts
-from kvreuse.model.source import resolve
-from kvreuse.model.tokenizer import Tokenizer
-from kvreuse.model.weights import Repacked
-from kvreuse.ops.native import usable_cores
-from kvreuse.outputs import Delta, RequestOutput
-from kvreuse.plan.engine import plan_engine
-from kvreuse.progress import prompts_bar
-from kvreuse.prompts import (
+from kvreuse.api.outputs import Delta, RequestOutput
+from kvreuse.api.progress import prompts_bar
+from kvreuse.api.prompts import (
     Conversation,
     ParsedPrompt,
     Prompt,
@@ -40,9 +21,28 @@ from kvreuse.prompts import (
     parse_prompt,
     parse_prompts,
 )
-from kvreuse.runner import load_runner
-from kvreuse.sampling_params import SamplingParams
-from kvreuse.turns import TurnMemory
+from kvreuse.api.retention import DEFAULT_RETENTION, Retention
+from kvreuse.api.sampling_params import SamplingParams
+from kvreuse.config import EngineConfig
+from kvreuse.engine.bounds import check_pool
+from kvreuse.engine.delta_stream import DeltaStream
+from kvreuse.engine.engine import Engine
+from kvreuse.engine.runner import load_runner
+from kvreuse.errors import RequestError
+from kvreuse.kv.cache import KVCache
+from kvreuse.kv.layout import KVLayout
+from kvreuse.kv.pool import PagePool
+from kvreuse.model.calibrated import codec_for
+from kvreuse.model.fetch.source import resolve
+from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.identity import namespace_of
+from kvreuse.model.weights import Repacked
+from kvreuse.ops.native import usable_cores
+from kvreuse.plan.engine import plan_engine
+from kvreuse.text.chat import ChatTemplate
+from kvreuse.text.parts import PromptParts, prompt_parts
+from kvreuse.text.tokenizer import Tokenizer
+from kvreuse.text.turns import TurnMemory
 
 Progress = Callable[[int, int], None]
 """Called with what is done and what there is in all: prompts, or bytes of weights."""

@@ -12,11 +12,11 @@ import pytest
 
 from kvreuse import LLM, SamplingParams
 from kvreuse.errors import ConfigError
-from kvreuse.kv.calibration import Calibration
+from kvreuse.kv.codec.calibration import Calibration
 from kvreuse.model.calibrated import calibration_path
-from kvreuse.model.gguf import GGUFFile
+from kvreuse.model.gguf.read import GGUFFile
 
-from ..model.gguf_files import write_tiny_llama
+from ..model.gguf.gguf_files import write_tiny_llama
 from .conftest import invoke
 
 CODECS = ["bf16", "int8", "int4", "k8v4", "auto"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvreuse.cli.figure import NAMES
-from kvreuse.figures.catalogue import KINDS
+from kvreuse.study.figures.catalogue import KINDS
 
 from .conftest import invoke
 from .test_bad_input import error_of

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from kvreuse.cli.app import app
 from kvreuse.ops import native
 
-from ..model.gguf_files import write_tiny
+from ..model.gguf.gguf_files import write_tiny
 from .conftest import invoke
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from kvreuse.kv.layout import KVLayout
-from kvreuse.model.gguf import GGUFFile, read_spec
-from kvreuse.model.source import CATALOGUE, resolve
+from kvreuse.model.fetch.source import CATALOGUE, resolve
+from kvreuse.model.gguf.read import GGUFFile, read_spec
 
-from ..model.gguf_files import write_tiny_llama
+from ..model.gguf.gguf_files import write_tiny_llama
 from .conftest import invoke
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

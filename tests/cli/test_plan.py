@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvreuse.kv.memory import available_memory, format_size
+from kvreuse.sizes import available_memory, format_size
 
 from .conftest import invoke
 from .test_bad_input import error_of

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ..model.gguf_files import write_tiny_llama
-from ..model.hub_server import REPO, Hub, serve
+from ..model.fetch.hub_server import REPO, Hub, serve
+from ..model.gguf.gguf_files import write_tiny_llama
 from .conftest import invoke
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from kvreuse.api.outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
 from kvreuse.cli.report import summary
-from kvreuse.kv.codec import make_codec
+from kvreuse.kv.codec.codec import make_codec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
-from kvreuse.outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
 
 METRICS = RequestMetrics(
     arrival_time=100.0,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ..why.chats import RULES, chat
+from ..study.why.chats import RULES, chat
 from .conftest import invoke
 
 Files = tuple[Path, Path, Path]

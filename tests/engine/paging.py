@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from kvreuse.engine import Engine
+from kvreuse.api.outputs import Delta, RequestOutput
+from kvreuse.engine.engine import Engine
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
-from kvreuse.model.tokenizer import Tokenizer
-from kvreuse.outputs import Delta, RequestOutput
-from kvreuse.request import BatchInput
+from kvreuse.ops.batch import BatchInput
+from kvreuse.text.tokenizer import Tokenizer
 
 Logits = npt.NDArray[np.float32]
 LogitsOf = Callable[[tuple[int, ...]], Logits]

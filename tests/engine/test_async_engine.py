@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvreuse.async_engine import AsyncEngine
-from kvreuse.engine import Engine
+from kvreuse.api.outputs import RequestOutput
+from kvreuse.api.sampling_params import SamplingParams
+from kvreuse.engine.engine import Engine
+from kvreuse.engine.threaded import AsyncEngine
 from kvreuse.errors import ModelFileError, RequestError
-from kvreuse.outputs import RequestOutput
-from kvreuse.request import Float32Array
-from kvreuse.sampling_params import SamplingParams
+from kvreuse.ops.batch import Float32Array
 
 from .paging import VOCAB, greedy, hashed_logits, make_engine, pages_in_use, prompt_of
 

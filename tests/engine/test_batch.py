@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvreuse.batch import BatchBuilder
+from kvreuse.api.sampling_params import SamplingParams
+from kvreuse.engine.batch import BatchBuilder
+from kvreuse.engine.request import Request
 from kvreuse.kv.sequence import SeqKV
-from kvreuse.request import BatchInput, Request
-from kvreuse.sampling_params import SamplingParams
+from kvreuse.ops.batch import BatchInput
 
 BUILDER = {"max_num_batched_tokens": 16, "max_num_seqs": 4, "max_model_len": 256, "page_size": 32}
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvreuse.bounds import check_pool
+from kvreuse.api.outputs import RequestOutput
+from kvreuse.api.sampling_params import SamplingParams
+from kvreuse.engine.bounds import check_pool
 from kvreuse.errors import ConfigError, RequestError
 from kvreuse.kv.pool import PagePool
-from kvreuse.outputs import RequestOutput
-from kvreuse.sampling_params import SamplingParams
 
 from .paging import LAYOUT, VOCAB, check, finish, greedy, make_engine, pages_in_use, steps
 

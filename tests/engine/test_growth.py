@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvreuse.engine import Engine
+from kvreuse.api.sampling_params import SamplingParams
+from kvreuse.engine.engine import Engine
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.pool import PagePool
-from kvreuse.model.gguf import GGUFFile
-from kvreuse.model.tokenizer import Tokenizer
-from kvreuse.request import BatchInput, Float32Array
-from kvreuse.sampling_params import SamplingParams
+from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.ops.batch import BatchInput, Float32Array
+from kvreuse.text.tokenizer import Tokenizer
 
 from .paging import LAYOUT, resident_bytes
 

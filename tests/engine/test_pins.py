@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
+from kvreuse.api.retention import Retention
+from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.errors import RequestError
-from kvreuse.kv.retention import Retention
-from kvreuse.sampling_params import SamplingParams
 
 from .paging import finish, forget, greedy, make_engine, prompt_of
 

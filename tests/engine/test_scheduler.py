@@ -11,12 +11,12 @@ import time
 import numpy as np
 import pytest
 
-from kvreuse.engine import Engine
+from kvreuse.api.retention import Retention
+from kvreuse.api.sampling_params import SamplingParams
+from kvreuse.engine.engine import Engine
+from kvreuse.engine.waiting import HEAD_START, MAX_PRIORITY, PRIORITY_STEP
 from kvreuse.errors import ModelFileError
-from kvreuse.kv.retention import Retention
-from kvreuse.request import Float32Array
-from kvreuse.sampling_params import SamplingParams
-from kvreuse.waiting import HEAD_START, MAX_PRIORITY, PRIORITY_STEP
+from kvreuse.ops.batch import Float32Array
 
 from .paging import (
     VOCAB,

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from kvreuse.api.miss import Reason
 from kvreuse.kv.cache import Copy, KVCache
 from kvreuse.kv.keys import Naming, page_name
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.kv.sequence import SeqKV
-from kvreuse.kv.why import Reason
 
 from .cache_oracle import PAGE, Oracle, Page, Run, Tokens
 

@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from kvreuse.api.miss import Reason
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.keys import Naming, page_name
 from kvreuse.kv.pool import PageError
-from kvreuse.kv.why import Reason
 
 from .cache_machine import CheckedCache, Started, small_pool
 from .cache_oracle import PAGE, Tokens

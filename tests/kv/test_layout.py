@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvreuse.config import KV_CACHE_DTYPES
 from kvreuse.errors import ConfigError
-from kvreuse.kv.calibration import Calibration
-from kvreuse.kv.codec import CODEC_NAMES, KVCodec, make_codec
+from kvreuse.kv.codec.calibration import Calibration
+from kvreuse.kv.codec.codec import KVCodec, make_codec
+from kvreuse.kv.codec.planes import decode, encode
 from kvreuse.kv.layout import KVLayout
-from kvreuse.kv.planes import decode, encode
-from kvreuse.model.spec import ModelSpec, RopeSpec
 from kvreuse.ops import reference
+from kvreuse.shape import ModelSpec, RopeSpec
 
 SMOLLM2 = KVLayout(num_layers=30, num_kv_heads=3, head_dim=64)
 SPEC = ModelSpec(
@@ -82,7 +83,7 @@ def layout(
 
 layouts = st.builds(
     layout,
-    name=st.sampled_from(CODEC_NAMES),
+    name=st.sampled_from(KV_CACHE_DTYPES),
     layers=st.integers(1, 5),
     heads=st.integers(1, 4),
     head_dim=st.sampled_from([32, 64, 80, 96, 128]),
@@ -194,7 +195,7 @@ def test_everything_about_a_codec_counts_in_the_fingerprint() -> None:
     prints = {
         KVLayout.of(SPEC, codec=made(SPEC, name, calibration)).fingerprint()
         for calibration in calibrations
-        for name in CODEC_NAMES
+        for name in KV_CACHE_DTYPES
         if name != "auto" or calibration is not None
     }
     bf16 = 1

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from kvreuse.api.retention import DEFAULT_RETENTION, Retention
 from kvreuse.errors import ConfigError, RequestError
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.pool import PageError
-from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
 
 from .cache_machine import small_pool
 from .cache_oracle import PAGE

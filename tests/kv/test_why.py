@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kvreuse.api.miss import CACHED_TOKENS, Miss, Reason
 from kvreuse.kv.cache import KVCache
-from kvreuse.kv.why import CACHED_TOKENS, Miss, Reason
 
 from .cache_machine import small_pool
 

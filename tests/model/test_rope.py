@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kvreuse.model.rope import frequencies, rope_tables
-from kvreuse.model.spec import RopeSpec
+from kvreuse.shape import RopeSpec
 
 DIMS = 64
 BASE = 10000.0

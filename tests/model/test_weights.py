@@ -12,13 +12,13 @@ import numpy.typing as npt
 import pytest
 
 from kvreuse.errors import ModelFileError
-from kvreuse.model.ggml import PACKINGS, GGMLType
-from kvreuse.model.gguf import GGUFFile, TensorInfo, read_spec
+from kvreuse.model.gguf.ggml import PACKINGS, GGMLType
+from kvreuse.model.gguf.read import GGUFFile, TensorInfo, read_spec
 from kvreuse.model.weights import ModelWeights, load_weights
 from kvreuse.ops import reference
 from kvreuse.ops.native import Arena, Kernels
 
-from .gguf_files import write_tiny
+from .gguf.gguf_files import write_tiny
 
 MIXED = {
     "blk.0.attn_k.weight": "Q8_0",

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from kvreuse.kv.codec import KVCodec
+from kvreuse.kv.codec.codec import KVCodec
 from kvreuse.kv.layout import KVLayout
-from kvreuse.model.spec import ModelSpec, RopeSpec
 from kvreuse.ops import native, reference
+from kvreuse.shape import ModelSpec, RopeSpec
 
 from ..kv_codecs import codec_for
 

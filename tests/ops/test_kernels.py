@@ -31,7 +31,7 @@ from kvreuse.ops.native import (
     Workspace,
 )
 
-from ..model.random_blocks import BLOCKS
+from ..model.gguf.random_blocks import BLOCKS
 
 Float32 = npt.NDArray[np.float32]
 KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16", "F32")

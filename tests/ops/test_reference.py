@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvreuse.model.spec import RopeScaling, RopeSpec
 from kvreuse.ops import reference as ref
+from kvreuse.shape import RopeScaling, RopeSpec
 
-from ..model.random_blocks import BLOCKS
+from ..model.gguf.random_blocks import BLOCKS
 
 Float32 = npt.NDArray[np.float32]
 

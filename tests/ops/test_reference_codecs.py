@@ -6,12 +6,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from kvreuse.kv.codec import LayerTransform
+from kvreuse.kv.codec.codec import LayerTransform
+from kvreuse.kv.codec.planes import Kind
 from kvreuse.kv.layout import KVLayout, Plane
-from kvreuse.kv.planes import Kind
-from kvreuse.model.spec import ModelSpec, RopeSpec
 from kvreuse.ops import reference as ref
 from kvreuse.ops.reference.products import as_integers
+from kvreuse.shape import ModelSpec, RopeSpec
 
 from ..kv_codecs import codec_for
 

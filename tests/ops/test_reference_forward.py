@@ -13,11 +13,11 @@ import numpy.typing as npt
 import pytest
 
 from kvreuse.kv.layout import KVLayout
-from kvreuse.model.gguf import GGUFFile, read_spec
-from kvreuse.model.spec import ModelSpec, RopeSpec
+from kvreuse.model.gguf.read import GGUFFile, read_spec
 from kvreuse.ops import reference as ref
+from kvreuse.shape import ModelSpec, RopeSpec
 
-from ..model.gguf_files import write_tiny, write_tiny_llama
+from ..model.gguf.gguf_files import write_tiny, write_tiny_llama
 from ..oracle import Oracle, compare
 
 Ints = npt.NDArray[np.int32]

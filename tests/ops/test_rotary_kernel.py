@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvreuse.model.spec import RopePairs, RopeSpec
 from kvreuse.ops import reference
 from kvreuse.ops.native import Attention, Batch, Kernels, KVView, Rotary, Tensor, Workspace
+from kvreuse.shape import RopePairs, RopeSpec
 
 TOKENS, POSITIONS, PAGE = 21, 60, 32
 

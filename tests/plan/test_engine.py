@@ -17,12 +17,12 @@ from kvreuse.config import EngineConfig
 from kvreuse.errors import ConfigError
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
-from kvreuse.model.gguf import GGUFFile, read_spec
+from kvreuse.model.gguf.read import GGUFFile, read_spec
 from kvreuse.plan.engine import PoolPlan, plan_engine
 from kvreuse.plan.memory import KVPlan
 from kvreuse.plan.source import find_model
 
-from ..model.gguf_files import write_tiny
+from ..model.gguf.gguf_files import write_tiny
 
 LAYOUT = KVLayout(num_layers=3, num_kv_heads=2, head_dim=48)
 SLACK = 2 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvreuse.errors import ConfigError
-from kvreuse.kv.codec import make_codec
+from kvreuse.kv.codec.codec import make_codec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.plan.rows import CODECS, codec_named, row_bytes
 

@@ -10,14 +10,14 @@ import pytest
 
 from kvreuse.errors import ModelFileError
 from kvreuse.kv.layout import KVLayout
-from kvreuse.model.folders import FOLDER_VARIABLE
-from kvreuse.model.gguf import GGUFFile, read_spec
+from kvreuse.model.fetch.folders import FOLDER_VARIABLE
+from kvreuse.model.gguf.read import GGUFFile, read_spec
 from kvreuse.plan.facts import facts
 from kvreuse.plan.geometry import Layer, attention
 from kvreuse.plan.memory import KVPlan
 from kvreuse.plan.source import find_model
 
-from ..model.gguf_files import tiny_metadata, tiny_tensors, write_gguf, write_tiny
+from ..model.gguf.gguf_files import tiny_metadata, tiny_tensors, write_gguf, write_tiny
 
 CONFIG = dict(facts()["gpt2"].config)
 

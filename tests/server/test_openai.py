@@ -8,8 +8,8 @@ from openai import OpenAI
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 
+from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.llm import LLM
-from kvreuse.sampling_params import SamplingParams
 
 from .running import NAME, Running
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvreuse.kv.why import Reason
+from kvreuse.api.miss import Reason
 from kvreuse.llm import LLM
 from kvreuse.server.config import ServerConfig
 

@@ -11,13 +11,13 @@ import jsonschema
 import pytest
 
 from kvreuse import LLM, SamplingParams
+from kvreuse.api.structured_outputs import StructuredOutputs
+from kvreuse.engine.answer.guide.guide import Guides
 from kvreuse.errors import RequestError
-from kvreuse.guide.guide import Guides
-from kvreuse.model.tokenizer import Tokenizer
 from kvreuse.server.tool_choice import call_grammar, forced_call, needs_special_tokens
 from kvreuse.server.tool_formats import LLAMA, MISTRAL
 from kvreuse.server.tools import parse_tool_calls
-from kvreuse.structured_outputs import StructuredOutputs
+from kvreuse.text.tokenizer import Tokenizer
 
 from .test_tools import TEMPLATES
 

@@ -15,11 +15,11 @@ from kvreuse.cli.flags import with_flags
 from kvreuse.cli.measuring import MACHINE, parse_share, subject_of, text_of
 from kvreuse.cli.progress import progress
 from kvreuse.cli.tables import show_table
-from kvreuse.kv.calibration import WIDTHS
-from kvreuse.kv.memory import format_size
+from kvreuse.kv.codec.calibration import WIDTHS
+from kvreuse.sizes import format_size
 
 if TYPE_CHECKING:
-    from kvreuse.quality.calibrate import Calibrated
+    from kvreuse.study.quality.calibrate import Calibrated
 
 BOUND_FLAG = "--max-ppl-increase"
 
@@ -73,9 +73,9 @@ def calibrate(
     """
     bound = parse_share(max_ppl_increase, BOUND_FLAG)
     content = text_of(text_file)
-    from kvreuse.model.calibrated import calibration_path  # noqa: PLC0415 (heavy)
-    from kvreuse.quality.calibrate import calibrate as measure  # noqa: PLC0415
-    from kvreuse.quality.heatmap import heat_map as drawn  # noqa: PLC0415
+    from kvreuse.model.calibrated import calibration_path  # noqa: PLC0415
+    from kvreuse.study.quality.calibrate import calibrate as measure  # noqa: PLC0415
+    from kvreuse.study.quality.heatmap import heat_map as drawn  # noqa: PLC0415
 
     subject = subject_of(model, machine)
     target = output or calibration_path(subject.digest)

@@ -15,10 +15,10 @@ from kvreuse.cli.measuring import MACHINE, subject_of, text_of
 from kvreuse.cli.progress import progress
 from kvreuse.cli.tables import show_table
 from kvreuse.errors import ConfigError
-from kvreuse.kv.memory import format_size
+from kvreuse.sizes import format_size
 
 if TYPE_CHECKING:
-    from kvreuse.quality.evaluate import Result
+    from kvreuse.study.quality.evaluate import Result
 
 
 @with_flags(MACHINE)
@@ -67,9 +67,9 @@ def evaluate(
             raise ConfigError(f"{flag} must be at least {least}, got {value}")
     names = [name.strip() for name in kv_cache_dtype.split(",") if name.strip()]
     content = text_of(text_file)
-    from kvreuse.quality.evaluate import codecs_of  # noqa: PLC0415 (heavy)
-    from kvreuse.quality.evaluate import evaluate as measure  # noqa: PLC0415
-    from kvreuse.quality.texts import windows_of  # noqa: PLC0415
+    from kvreuse.study.quality.evaluate import codecs_of  # noqa: PLC0415
+    from kvreuse.study.quality.evaluate import evaluate as measure  # noqa: PLC0415
+    from kvreuse.study.quality.texts import windows_of  # noqa: PLC0415
 
     subject = subject_of(model, machine)
     codecs = codecs_of(subject, names, calibration)

@@ -8,13 +8,13 @@ from typing import Any
 
 from kvreuse.config import EngineConfig
 from kvreuse.kv.layout import KVLayout
-from kvreuse.kv.memory import available_memory
-from kvreuse.model.ggml import PACKINGS
-from kvreuse.model.gguf import GGUFFile, read_spec
-from kvreuse.model.source import resolve
-from kvreuse.model.spec import RopeSpec
+from kvreuse.model.fetch.source import resolve
+from kvreuse.model.gguf.ggml import PACKINGS
+from kvreuse.model.gguf.read import GGUFFile, read_spec
 from kvreuse.ops import native
 from kvreuse.plan.engine import EnginePlan, plan_engine
+from kvreuse.shape import RopeSpec
+from kvreuse.sizes import available_memory
 
 CONFIG = EngineConfig(model="any")
 """The settings of an engine that is started without any."""

@@ -60,8 +60,11 @@ def figure(
       kvreuse figure quality --results results.json
     """
     # What a figure needs is loaded here: other commands do not wait for it.
-    from kvreuse.figures import catalogue, files  # noqa: PLC0415
-    from kvreuse.figures.record import Options  # noqa: PLC0415
+    from kvreuse.study.figures import (  # noqa: PLC0415
+        catalogue,
+        files,
+    )
+    from kvreuse.study.figures.record import Options  # noqa: PLC0415
 
     kind = catalogue.kind(name)
     if threads is not None and threads < 1:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kvreuse.cli import facts, text
 from kvreuse.cli.text import plural
-from kvreuse.kv.memory import format_size
+from kvreuse.sizes import format_size
 
 Rows = list[tuple[str, str]]
 COLUMN = 17

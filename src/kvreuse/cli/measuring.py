@@ -11,8 +11,8 @@ from kvreuse.config import EngineConfig
 from kvreuse.errors import ConfigError
 
 if TYPE_CHECKING:
-    from kvreuse.quality.subject import Subject
-    from kvreuse.quality.texts import Text
+    from kvreuse.study.quality.subject import Subject
+    from kvreuse.study.quality.texts import Text
 
 MACHINE = FlagGroup(
     name="machine",
@@ -24,8 +24,8 @@ MACHINE = FlagGroup(
 
 def subject_of(model: str, machine: dict[str, Any]) -> Subject:
     """The model's weights, loaded with a bar where that takes its time."""
-    from kvreuse.model.source import resolve  # noqa: PLC0415 (heavy)
-    from kvreuse.quality.subject import Subject  # noqa: PLC0415
+    from kvreuse.model.fetch.source import resolve  # noqa: PLC0415
+    from kvreuse.study.quality.subject import Subject  # noqa: PLC0415
 
     config = EngineConfig(model=model, **machine)
     with progress(f"Loading {model}") as report:
@@ -34,7 +34,7 @@ def subject_of(model: str, machine: dict[str, Any]) -> Subject:
 
 def text_of(path: Path | None) -> Text:
     """The text of a file, or the one that every Python brings along."""
-    from kvreuse.quality.texts import read_text, standard_text  # noqa: PLC0415
+    from kvreuse.study.quality.texts import read_text, standard_text  # noqa: PLC0415
 
     return standard_text() if path is None else read_text(path)
 

@@ -14,10 +14,10 @@ from rich.text import Text
 from kvreuse.cli import text
 from kvreuse.errors import KVReuseError
 from kvreuse.kv.layout import KVLayout
-from kvreuse.kv.memory import format_size
-from kvreuse.model.gguf import GGUFFile, read_spec
-from kvreuse.model.inventory import Listed, listed
-from kvreuse.model.source import CATALOGUE
+from kvreuse.model.fetch.inventory import Listed, listed
+from kvreuse.model.fetch.source import CATALOGUE
+from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.sizes import format_size
 
 HEADINGS = ("NAME", "SIZE", "ARCHITECTURE", "PARAMETERS", "CONTEXT", "KV PER TOKEN")
 

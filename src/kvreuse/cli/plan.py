@@ -9,11 +9,11 @@ import typer
 
 from kvreuse.cli import plan_tables, text
 from kvreuse.config import EngineConfig
-from kvreuse.kv.memory import available_memory, format_size, parse_size
 from kvreuse.ops.native import usable_cores
 from kvreuse.plan.report import Wish, report, warnings
 from kvreuse.plan.rows import CODECS, codec_named
 from kvreuse.plan.source import find_model, with_weights
+from kvreuse.sizes import available_memory, format_size, parse_size
 
 PAGE_SIZE = EngineConfig(model="any").page_size
 

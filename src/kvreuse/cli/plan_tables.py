@@ -11,9 +11,9 @@ from rich.text import Text
 
 from kvreuse.cli import text
 from kvreuse.cli.text import plural
-from kvreuse.kv.memory import format_size
 from kvreuse.plan.geometry import Geometry, Layer
 from kvreuse.plan.memory import UNBOUNDED
+from kvreuse.sizes import format_size
 
 Found = dict[str, Any]
 FILE_WIDTH = 160

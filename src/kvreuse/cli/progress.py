@@ -13,8 +13,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from kvreuse.api.progress import PATIENCE, shown_after
 from kvreuse.cli import text
-from kvreuse.progress import PATIENCE, shown_after
 
 
 @contextmanager

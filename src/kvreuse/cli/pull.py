@@ -9,8 +9,8 @@ import typer
 from kvreuse.cli import text
 from kvreuse.cli.progress import progress
 from kvreuse.errors import ModelFileError
-from kvreuse.kv.memory import format_size
-from kvreuse.model import source
+from kvreuse.model.fetch import source
+from kvreuse.sizes import format_size
 
 
 def pull(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvreuse.api.outputs import RequestOutput
 from kvreuse.cli.text import duration, plural
-from kvreuse.kv.memory import format_size
 from kvreuse.kv.pool import PagePool
-from kvreuse.outputs import RequestOutput
+from kvreuse.sizes import format_size
 
 
 def summary(output: RequestOutput, pool: PagePool, max_tokens: int | None) -> str:

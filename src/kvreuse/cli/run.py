@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.cli import report, text
 from kvreuse.cli.flags import Flag, FlagGroup, with_flags
 from kvreuse.cli.loading import loaded
 from kvreuse.config import EngineConfig
 from kvreuse.errors import RequestError
-from kvreuse.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from kvreuse.api.outputs import RequestOutput
+    from kvreuse.api.prompts import ParsedPrompt
     from kvreuse.llm import LLM
-    from kvreuse.outputs import RequestOutput
-    from kvreuse.prompts import ParsedPrompt
 
 SAMPLING = FlagGroup(
     name="sampling",

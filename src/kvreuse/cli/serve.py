@@ -15,8 +15,8 @@ from kvreuse.cli.flags import Flag, FlagGroup, with_flags
 from kvreuse.cli.loading import loaded
 from kvreuse.config import EngineConfig
 from kvreuse.errors import ConfigError
-from kvreuse.kv.memory import format_size
 from kvreuse.server.config import ServerConfig
+from kvreuse.sizes import format_size
 
 if TYPE_CHECKING:
     from kvreuse.llm import LLM

@@ -14,17 +14,17 @@ from rich.table import Table
 
 from kvreuse.cli import text
 from kvreuse.cli.progress import progress
+from kvreuse.config import EVICTION_POLICIES
 from kvreuse.errors import ConfigError
-from kvreuse.kv.policy import DEFAULT_POLICY, POLICIES
-from kvreuse.simulate.curve import curve_svg
-from kvreuse.simulate.optimum import min_hits
-from kvreuse.simulate.replay import replay
-from kvreuse.simulate.trace import Trace, read_trace, session_ends
+from kvreuse.study.simulate.curve import curve_svg
+from kvreuse.study.simulate.optimum import min_hits
+from kvreuse.study.simulate.replay import replay
+from kvreuse.study.simulate.trace import Trace, read_trace, session_ends
 
-Policy = Enum("Policy", {name: name for name in POLICIES}, type=str)  # type: ignore[misc]
+Policy = Enum("Policy", {name: name for name in EVICTION_POLICIES}, type=str)  # type: ignore[misc]
 
 
-_DEFAULT = Policy(DEFAULT_POLICY)
+_DEFAULT = Policy(EVICTION_POLICIES[0])
 
 
 class SessionEnds(str, Enum):

@@ -12,10 +12,10 @@ from kvreuse.cli import text
 from kvreuse.cli.text import plural
 
 if TYPE_CHECKING:
-    from kvreuse.why.compare import Comparison
-    from kvreuse.why.culprits import Culprit
-    from kvreuse.why.difference import Difference
-    from kvreuse.why.log import CauseReport, Line, LogReport
+    from kvreuse.study.why.compare import Comparison
+    from kvreuse.study.why.culprits import Culprit
+    from kvreuse.study.why.difference import Difference
+    from kvreuse.study.why.log import CauseReport, Line, LogReport
 
 HEADINGS = ("CAUSE", "REQUESTS", "TOKENS LOST", "HIT RATE IF MENDED")
 PIECE = 60

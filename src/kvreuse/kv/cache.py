@@ -18,19 +18,20 @@ from collections.abc import Sequence, Set
 import numpy as np
 import numpy.typing as npt
 
-from kvreuse.errors import ConfigError, RequestError
+from kvreuse.api.miss import Miss, Reason
+from kvreuse.api.retention import DEFAULT_RETENTION, Retention
+from kvreuse.config import EVICTION_POLICIES
+from kvreuse.errors import RequestError
 from kvreuse.kv.census import Prefix, census
+from kvreuse.kv.evict.resting import HIGHEST, UNRANKED, Resting
 from kvreuse.kv.hit import Hit
 from kvreuse.kv.inflight import InFlight
 from kvreuse.kv.keys import TOKEN_BYTES, Naming, Tokens, page_name, token_bytes
-from kvreuse.kv.policy import DEFAULT_POLICY, POLICIES
 from kvreuse.kv.pool import PageError, PagePool
 from kvreuse.kv.prefix import Match, PrefixIndex
 from kvreuse.kv.promises import Promises
-from kvreuse.kv.resting import HIGHEST, UNRANKED, Resting
-from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
 from kvreuse.kv.sequence import SeqKV
-from kvreuse.kv.why import Miss, Reason, explain
+from kvreuse.kv.why import explain
 
 Pages = npt.NDArray[np.int32]
 Copy = tuple[int, int, int]
@@ -56,19 +57,15 @@ class KVCache:
         namespace: bytes,
         *,
         enable_prefix_caching: bool = True,
-        eviction_policy: str = DEFAULT_POLICY,
+        eviction_policy: str = EVICTION_POLICIES[0],
         cost_growth: float = 0.0,
         naming: Naming = page_name,
     ) -> None:
         """``namespace`` is everything but tokens and salt that the bits of a page depend on.
 
         ``cost_growth`` is what each token before a token adds to the time of computing it, as a
-        part of what a first token takes. ConfigError for a policy that there is none of.
+        part of what a first token takes.
         """
-        if eviction_policy not in POLICIES:
-            raise ConfigError(
-                f"--eviction-policy must be one of {', '.join(POLICIES)}, got {eviction_policy!r}"
-            )
         self.namespace = namespace
         self.enabled = enable_prefix_caching
         self.page_size = pool.layout.page_size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kvreuse.kv.why import Miss, Reason
+from kvreuse.api.miss import Miss, Reason
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

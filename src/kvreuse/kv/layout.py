@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kvreuse.errors import ConfigError
-from kvreuse.kv.codec import BF16, KVCodec
-from kvreuse.kv.planes import TILE_TOKENS, Kind, PlaneCodec
-from kvreuse.model.spec import ModelSpec
+from kvreuse.kv.codec.codec import BF16, KVCodec
+from kvreuse.kv.codec.planes import TILE_TOKENS, Kind, PlaneCodec
+from kvreuse.shape import ModelSpec
 
 KINDS: tuple[Kind, Kind] = ("key", "value")
 

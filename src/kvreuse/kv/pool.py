@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from kvreuse.errors import ConfigError
 from kvreuse.kv.layout import KVLayout
-from kvreuse.kv.memory import format_size
+from kvreuse.sizes import format_size
 
 _HUGE_PAGE = 2 << 20
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # named in Python from 3.12 on

@@ -20,14 +20,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
-from kvreuse.kv.keys import (
-    TOKEN_BYTES,
-    Naming,
-    page_key,
-    page_name,
-    root_key,
-    shared_tokens,
-)
+from kvreuse.kv.keys import TOKEN_BYTES, Naming, page_key, page_name, root_key, shared_tokens
 from kvreuse.kv.pool import PageError
 from kvreuse.kv.siblings import NONE, Siblings
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence, Set
 
 import numpy as np
 
+from kvreuse.api.retention import Retention
 from kvreuse.errors import RequestError
+from kvreuse.kv.evict.resting import Pages, Resting
 from kvreuse.kv.pool import PagePool
 from kvreuse.kv.prefix import PrefixIndex
-from kvreuse.kv.resting import Pages, Resting
-from kvreuse.kv.retention import Retention
 
 PIN_SHARE = 0.5
 """The share of the pool's pages that may be pinned."""

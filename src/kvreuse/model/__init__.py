@@ -1,0 +1,1 @@
+"""Models: from a checkpoint to packed weights and a forward pass."""

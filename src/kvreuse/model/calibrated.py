@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from kvreuse.errors import ConfigError
-from kvreuse.kv.calibration import Calibration
-from kvreuse.kv.codec import BF16, KVCodec, make_codec
-
-from .container import GGUFFile
-from .folders import cache_folder
-from .spec import ModelSpec
+from kvreuse.kv.codec.calibration import Calibration
+from kvreuse.kv.codec.codec import BF16, KVCodec, make_codec
+from kvreuse.model.fetch.folders import cache_folder
+from kvreuse.model.gguf.container import GGUFFile
+from kvreuse.shape import ModelSpec
 
 
 def calibration_path(model_digest: str) -> Path:

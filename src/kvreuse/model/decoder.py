@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kvreuse.kv.layout import KVLayout
+from kvreuse.model.rope import rope_tables
+from kvreuse.model.weights import LayerWeights, ModelWeights, Vector
 from kvreuse.ops.native import (
     Attention,
     Batch,
@@ -22,10 +24,7 @@ from kvreuse.ops.native import (
     Tensor,
     Workspace,
 )
-
-from .rope import rope_tables
-from .spec import ModelSpec, RopeSpec
-from .weights import LayerWeights, ModelWeights, Vector
+from kvreuse.shape import ModelSpec, RopeSpec
 
 UNITS_PER_THREAD = 8
 """Pieces of attention's work that every thread should find: threads take them in turn."""

@@ -6,11 +6,10 @@ import hashlib
 
 from kvreuse.kv.keys import namespace
 from kvreuse.kv.layout import KVLayout
+from kvreuse.model.gguf.container import GGUFFile
+from kvreuse.model.rope import rope_tables
 from kvreuse.ops.native import ARITHMETIC
-
-from .container import GGUFFile
-from .rope import rope_tables
-from .spec import ModelSpec, RopeSpec
+from kvreuse.shape import ModelSpec, RopeSpec
 
 _ROPE_POSITIONS = 4096  # enough that tables which differ anywhere differ here
 

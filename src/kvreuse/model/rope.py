@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from .spec import RopeSpec
+from kvreuse.shape import RopeSpec
 
 Table = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]

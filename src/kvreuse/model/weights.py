@@ -9,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from kvreuse.errors import ModelFileError
+from kvreuse.model.gguf.container import GGUFFile
+from kvreuse.model.gguf.ggml import PACKINGS, GGMLType
+from kvreuse.model.gguf.header import shown
 from kvreuse.ops.native import Arena, Kernels, Matrix, Projection
-
-from .container import GGUFFile
-from .ggml import PACKINGS, GGMLType
-from .header import shown
-from .spec import ModelSpec
+from kvreuse.shape import ModelSpec
 
 Vector = npt.NDArray[np.float32]
 Progress = Callable[[int, int], None]

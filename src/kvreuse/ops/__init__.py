@@ -1,1 +1,1 @@
-"""The operations of the forward pass: ``native`` serves them, ``reference`` is their twin."""
+"""The operations of a forward pass: the native kernels and their NumPy twins."""

@@ -6,8 +6,7 @@ import dataclasses
 import os
 
 from kvreuse.errors import ConfigError
-
-from ._native import (
+from kvreuse.ops._native import (
     Arena,
     Attention,
     Batch,

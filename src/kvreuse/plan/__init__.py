@@ -1,1 +1,1 @@
-"""The memory planner: bytes from a header or a config.json, without weights, and the inverse."""
+"""The memory planner: how many bytes a model takes, before anything is loaded."""

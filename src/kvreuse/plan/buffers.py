@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from .geometry import Widths
+from kvreuse.plan.geometry import Widths
 
 FLOAT = 4
 GROUP = 32

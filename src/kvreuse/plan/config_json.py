@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from kvreuse.errors import ModelFileError
-
-from .families import FAMILIES, HEADS, head_dim, kv_heads
-from .fields import LONGEST, Fields
-from .geometry import Geometry, Widths
-from .hybrids import HYBRIDS
+from kvreuse.plan.families import FAMILIES, HEADS, head_dim, kv_heads
+from kvreuse.plan.fields import LONGEST, Fields
+from kvreuse.plan.geometry import Geometry, Widths
+from kvreuse.plan.hybrids import HYBRIDS
 
 MAX_BYTES = 1 << 24
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")

@@ -6,14 +6,13 @@ import dataclasses
 
 from kvreuse.config import EngineConfig
 from kvreuse.kv.layout import KVLayout
-from kvreuse.kv.memory import format_size
 from kvreuse.kv.pool import pages_within
-from kvreuse.model.gguf import GGUFFile
-from kvreuse.model.spec import ModelSpec
-
-from .buffers import StepShape, buffer_bytes, process_bytes
-from .geometry import Widths
-from .weights import packed_bytes, vector_bytes
+from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.plan.buffers import StepShape, buffer_bytes, process_bytes
+from kvreuse.plan.geometry import Widths
+from kvreuse.plan.weights import packed_bytes, vector_bytes
+from kvreuse.shape import ModelSpec
+from kvreuse.sizes import format_size
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

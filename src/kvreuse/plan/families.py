@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from . import windows
-from .fields import MOST_LAYERS, Fields
-from .geometry import Layer, attention
+from kvreuse.plan import windows
+from kvreuse.plan.fields import MOST_LAYERS, Fields
+from kvreuse.plan.geometry import Layer, attention
 
 Layers = tuple[Layer, ...]
 Family = Callable[[Fields], Layers]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from .rows import row_bytes
+from kvreuse.plan.rows import row_bytes
 
 CONV_BYTES = 2
 """Bytes of a number in the last inputs of a convolution, which are activations."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kvreuse.model.container import GGUFFile
+from kvreuse.model.gguf.container import GGUFFile
 
 _PLAIN = (
     *("llama", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "phi2", "gemma", "falcon", "gptneox"),

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .families import Family, Layers, head_dim, kv_heads, num_layers
-from .fields import Fields
-from .geometry import Layer, attention
-from .windows import window_of_type
+from kvreuse.plan.families import Family, Layers, head_dim, kv_heads, num_layers
+from kvreuse.plan.fields import Fields
+from kvreuse.plan.geometry import Layer, attention
+from kvreuse.plan.windows import window_of_type
 
 
 def mamba1(fields: Fields, prefix: str = "") -> Layer:

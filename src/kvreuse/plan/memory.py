@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from .buffers import StepShape, buffer_bytes, process_bytes
-from .geometry import Geometry, Layer, Widths
+from kvreuse.plan.buffers import StepShape, buffer_bytes, process_bytes
+from kvreuse.plan.geometry import Geometry, Layer, Widths
 
 UNBOUNDED = 1 << 40
 """Tokens and sequences that the inverse looks for at most."""

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from kvreuse.errors import ConfigError
-
-from .buffers import StepShape
-from .memory import UNBOUNDED, KVPlan, MemoryPlan
-from .rows import CODECS
-from .source import PlannedModel
+from kvreuse.plan.buffers import StepShape
+from kvreuse.plan.memory import UNBOUNDED, KVPlan, MemoryPlan
+from kvreuse.plan.rows import CODECS
+from kvreuse.plan.source import PlannedModel
 
 DEFAULT_CONTEXT = 32_768
 """Tokens of a sequence where nothing is said, if the model can have as many."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kvreuse.errors import ConfigError
-from kvreuse.kv.codec import UNIFORM
-from kvreuse.kv.planes import Kind
+from kvreuse.kv.codec.codec import UNIFORM
+from kvreuse.kv.codec.planes import Kind
 
 CODECS = UNIFORM
 """The codec of keys and the codec of values, by the name of ``--kv-cache-dtype``."""

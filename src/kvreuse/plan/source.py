@@ -7,19 +7,18 @@ import json
 from pathlib import Path
 
 from kvreuse.errors import ModelFileError
-from kvreuse.model import folders, hub
-from kvreuse.model.container import MAGIC, GGUFFile
-from kvreuse.model.gguf import read_spec
-from kvreuse.model.source import CATALOGUE, resolve
-from kvreuse.model.spec import ModelSpec
-
-from .config_json import SERVED, geometry_of, read_config, text_fields, widths_of
-from .engine import widths_of as widths_of_spec
-from .facts import Fact, facts, find
-from .fields import Fields
-from .geometry import Geometry, Widths, attention
-from .gguf_keys import gguf_config
-from .weights import file_bytes, packed_bytes, vector_bytes
+from kvreuse.model.fetch import folders, hub
+from kvreuse.model.fetch.source import CATALOGUE, resolve
+from kvreuse.model.gguf.container import MAGIC, GGUFFile
+from kvreuse.model.gguf.read import read_spec
+from kvreuse.plan.config_json import SERVED, geometry_of, read_config, text_fields, widths_of
+from kvreuse.plan.engine import widths_of as widths_of_spec
+from kvreuse.plan.facts import Fact, facts, find
+from kvreuse.plan.fields import Fields
+from kvreuse.plan.geometry import Geometry, Widths, attention
+from kvreuse.plan.gguf_keys import gguf_config
+from kvreuse.plan.weights import file_bytes, packed_bytes, vector_bytes
+from kvreuse.shape import ModelSpec
 
 INDEX = "model.safetensors.index.json"
 

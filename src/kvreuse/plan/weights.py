@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kvreuse.model.container import GGUFFile, TensorInfo
-from kvreuse.model.ggml import PACKINGS
+from kvreuse.model.gguf.container import GGUFFile, TensorInfo
+from kvreuse.model.gguf.ggml import PACKINGS
 
 COLUMNS = 16
 """Rows of a matrix that are packed together (native/kernels.h)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .fields import LONGEST, MOST_LAYERS, Fields
+from kvreuse.plan.fields import LONGEST, MOST_LAYERS, Fields
 
 Windows = list[int | None]
 Rule = Callable[[Fields, int], Windows]

@@ -16,14 +16,13 @@ from starlette.routing import Route
 
 from kvreuse.errors import KVReuseError
 from kvreuse.llm import LLM
-
-from .config import ServerConfig
-from .disconnect import ClientGoneError
-from .endpoints import ENDPOINTS
-from .errors import on_error
-from .guards import Guard
-from .openapi import document
-from .service import Service
+from kvreuse.server.config import ServerConfig
+from kvreuse.server.disconnect import ClientGoneError
+from kvreuse.server.endpoints import ENDPOINTS
+from kvreuse.server.errors import on_error
+from kvreuse.server.guards import Guard
+from kvreuse.server.openapi import document
+from kvreuse.server.service import Service
 
 
 def create_app(llm: LLM, config: ServerConfig, names: Sequence[str]) -> Starlette:

@@ -7,9 +7,9 @@ from typing import TypeVar
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from .disconnect import ClientGoneError
-from .errors import APIError, invalid
-from .schema.fields import Body
+from kvreuse.server.disconnect import ClientGoneError
+from kvreuse.server.errors import APIError, invalid
+from kvreuse.server.schema.fields import Body
 
 B = TypeVar("B", bound=Body)
 

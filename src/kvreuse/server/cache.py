@@ -7,20 +7,25 @@ import time
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from kvreuse.bounds import checked_ids, room_for_answer
+from kvreuse.api.miss import Reason
+from kvreuse.api.outputs import RequestOutput
+from kvreuse.api.sampling_params import SamplingParams
+from kvreuse.engine.bounds import checked_ids, room_for_answer
 from kvreuse.kv.census import Prefix
 from kvreuse.kv.keys import token_ids
-from kvreuse.kv.why import Reason
-from kvreuse.outputs import RequestOutput
-from kvreuse.sampling_params import SamplingParams
-
-from . import body, reuse
-from .disconnect import while_connected
-from .errors import APIError
-from .request_log import Origin
-from .schema.cache import CacheReply, LookupReply, PrefillReply, PrefixReply, ResetReply
-from .schema.completions import CachePrompt, PrefillRequest
-from .service import Job, Service
+from kvreuse.server import body, reuse
+from kvreuse.server.disconnect import while_connected
+from kvreuse.server.errors import APIError
+from kvreuse.server.request_log import Origin
+from kvreuse.server.schema.cache import (
+    CacheReply,
+    LookupReply,
+    PrefillReply,
+    PrefixReply,
+    ResetReply,
+)
+from kvreuse.server.schema.completions import CachePrompt, PrefillRequest
+from kvreuse.server.service import Job, Service
 
 LISTED = 50
 """Prefixes that are told at most."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from kvreuse.model.chat import ChatTemplate
-
-from .schema.chat import ChatRequest
-from .schema.replies import CalledTool
-from .tools import ToolCall, ToolCallParser
+from kvreuse.server.schema.chat import ChatRequest
+from kvreuse.server.schema.replies import CalledTool
+from kvreuse.server.tools import ToolCall, ToolCallParser
+from kvreuse.text.chat import ChatTemplate
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

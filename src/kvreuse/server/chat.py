@@ -10,16 +10,15 @@ from contextlib import aclosing
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from kvreuse.outputs import CompletionOutput, Delta, RequestOutput
-
-from . import body, reuse, stream
-from .called import Calls, CallStream, calls_of
-from .disconnect import while_connected
-from .forms import chat_form, has_form, skips_special_tokens
-from .logprobs import Step, chat_logprobs
-from .request_log import Origin
-from .schema.chat import ChatRequest
-from .schema.replies import (
+from kvreuse.api.outputs import CompletionOutput, Delta, RequestOutput
+from kvreuse.server import body, reuse, stream
+from kvreuse.server.called import Calls, CallStream, calls_of
+from kvreuse.server.disconnect import while_connected
+from kvreuse.server.forms import chat_form, has_form, skips_special_tokens
+from kvreuse.server.logprobs import Step, chat_logprobs
+from kvreuse.server.request_log import Origin
+from kvreuse.server.schema.chat import ChatRequest
+from kvreuse.server.schema.replies import (
     AnswerMessage,
     ChatChoice,
     ChatChunk,
@@ -29,7 +28,7 @@ from .schema.replies import (
     MessageDelta,
     Usage,
 )
-from .service import Job, Service
+from kvreuse.server.service import Job, Service
 
 
 async def chat_completions(request: Request) -> Response:

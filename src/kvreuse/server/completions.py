@@ -10,18 +10,22 @@ from collections.abc import AsyncGenerator, Sequence
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from kvreuse.outputs import Delta, RequestOutput
-
-from . import body, reuse, stream
-from .disconnect import while_connected
-from .forms import form_of, has_form
-from .logprobs import Step, completion_logprobs
-from .merge import merged
-from .request_log import Origin
-from .schema.completions import CompletionRequest
-from .schema.replies import CompletionChoice, CompletionLogprobs, CompletionReply, Usage
-from .schema.replies import Reuse as Reused
-from .service import Job, Service
+from kvreuse.api.outputs import Delta, RequestOutput
+from kvreuse.server import body, reuse, stream
+from kvreuse.server.disconnect import while_connected
+from kvreuse.server.forms import form_of, has_form
+from kvreuse.server.logprobs import Step, completion_logprobs
+from kvreuse.server.merge import merged
+from kvreuse.server.request_log import Origin
+from kvreuse.server.schema.completions import CompletionRequest
+from kvreuse.server.schema.replies import (
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionReply,
+    Usage,
+)
+from kvreuse.server.schema.replies import Reuse as Reused
+from kvreuse.server.service import Job, Service
 
 
 async def completions(request: Request) -> Response:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvreuse.errors import ConfigError
-from kvreuse.kv.memory import parse_size
+from kvreuse.sizes import parse_size
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 """Names by which only this machine reaches a server."""

@@ -9,11 +9,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from . import cache, chat, completions, page, state, tokens
-from .schema import cache as cache_schema
-from .schema import completions as completion_schema
-from .schema import replies
-from .schema.chat import ChatRequest
+from kvreuse.server import cache, chat, completions, page, state, tokens
+from kvreuse.server.schema import cache as cache_schema
+from kvreuse.server.schema import completions as completion_schema
+from kvreuse.server.schema import replies
+from kvreuse.server.schema.chat import ChatRequest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 
+from kvreuse.api.structured_outputs import StructuredOutputs
 from kvreuse.llm import LLM
-from kvreuse.structured_outputs import StructuredOutputs
-
-from .errors import APIError
-from .schema.chat import ChatRequest, ToolChoice
-from .schema.fields import ResponseFormat, Sampling, Structure
-from .tool_choice import forced_call, needs_special_tokens
+from kvreuse.server.errors import APIError
+from kvreuse.server.schema.chat import ChatRequest, ToolChoice
+from kvreuse.server.schema.fields import ResponseFormat, Sampling, Structure
+from kvreuse.server.tool_choice import forced_call, needs_special_tokens
 
 
 def form_of(asked: Sampling, llm: LLM) -> StructuredOutputs | None:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .config import LOOPBACK, ServerConfig
-from .errors import APIError, respond
+from kvreuse.server.config import LOOPBACK, ServerConfig
+from kvreuse.server.errors import APIError, respond
 
 OPEN = frozenset({"/", "/health", "/ready", "/version"})
 """Paths that need no key: they tell nothing of anybody."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvreuse.bounds import checked_ids, room_for_answer
+from kvreuse.api.prompts import ParsedPrompt
+from kvreuse.engine.bounds import checked_ids, room_for_answer
 from kvreuse.errors import ContextLengthError
 from kvreuse.llm import LLM
-from kvreuse.model.tokenizer import check_unicode
-from kvreuse.prompts import ParsedPrompt
-
-from .schema.chat import Templated
-from .schema.completions import AnyPrompt
+from kvreuse.server.schema.chat import Templated
+from kvreuse.server.schema.completions import AnyPrompt
+from kvreuse.text.tokenizer import check_unicode
 
 _LONGEST_TOKEN = 512
 """Bytes of text that no token stands for more of, with room for normalisation."""

@@ -11,8 +11,8 @@ from types import FrameType
 import uvicorn
 from starlette.applications import Starlette
 
-from .config import ServerConfig
-from .service import Service
+from kvreuse.server.config import ServerConfig
+from kvreuse.server.service import Service
 
 _GRACE = 5.0
 """Seconds beyond --shutdown-timeout that connections get to say goodbye."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from kvreuse.outputs import Logprob
-
-from .schema.replies import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
+from kvreuse.api.outputs import Logprob
+from kvreuse.server.schema.replies import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
 
 Step = dict[int, Logprob]
 """Of one token: the chosen one first, then the most probable ones."""

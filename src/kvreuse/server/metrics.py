@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kvreuse.kv.why import Reason
+from kvreuse.api.miss import Reason
+from kvreuse.api.outputs import Delta, RequestOutput
 from kvreuse.llm import LLM
-from kvreuse.outputs import Delta, RequestOutput
 
 PREFIX = "kvreuse:"
 _SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5)

@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
-from .endpoints import ENDPOINTS, Endpoint
-from .schema.replies import ErrorReply
-from .state import own_version
+from kvreuse.server.endpoints import ENDPOINTS, Endpoint
+from kvreuse.server.schema.replies import ErrorReply
+from kvreuse.server.state import own_version
 
 _REF = "#/components/schemas/{model}"
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kvreuse.outputs import RequestOutput
+from kvreuse.api.outputs import RequestOutput
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvreuse.kv.why import Miss, Reason
-from kvreuse.outputs import RequestOutput
-
-from .schema.replies import Reuse, ReuseUsage, Usage
+from kvreuse.api.miss import Miss, Reason
+from kvreuse.api.outputs import RequestOutput
+from kvreuse.server.schema.replies import Reuse, ReuseUsage, Usage
 
 HEADER = "x-kvreuse-cache"
 

@@ -12,19 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
 from typing import Any, TypeVar
 
-from kvreuse.async_engine import AsyncEngine
+from kvreuse.api.outputs import Delta, RequestOutput
+from kvreuse.api.prompts import ParsedPrompt
+from kvreuse.api.retention import DEFAULT_RETENTION, Retention
+from kvreuse.api.sampling_params import SamplingParams
+from kvreuse.engine.threaded import AsyncEngine
 from kvreuse.errors import KVReuseError, RequestError
-from kvreuse.kv.retention import DEFAULT_RETENTION, Retention
 from kvreuse.llm import LLM
-from kvreuse.outputs import Delta, RequestOutput
-from kvreuse.prompts import ParsedPrompt
-from kvreuse.sampling_params import SamplingParams
-
-from .config import ServerConfig
-from .errors import APIError, as_api_error
-from .inputs import Inputs
-from .metrics import ServerMetrics
-from .request_log import Origin, RequestLog
+from kvreuse.server.config import ServerConfig
+from kvreuse.server.errors import APIError, as_api_error
+from kvreuse.server.inputs import Inputs
+from kvreuse.server.metrics import ServerMetrics
+from kvreuse.server.request_log import Origin, RequestLog
 
 logger = logging.getLogger("kvreuse.server")
 T = TypeVar("T")

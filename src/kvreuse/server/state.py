@@ -8,8 +8,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from .schema.replies import ModelCard, ModelList, StateReply, VersionReply
-from .service import Service
+from kvreuse.server.schema.replies import ModelCard, ModelList, StateReply, VersionReply
+from kvreuse.server.service import Service
 
 
 async def models(request: Request) -> Response:

@@ -9,8 +9,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .disconnect import EventStream, while_connected
-from .errors import APIError
+from kvreuse.server.disconnect import EventStream, while_connected
+from kvreuse.server.errors import APIError
 
 DONE = b"data: [DONE]\n\n"
 

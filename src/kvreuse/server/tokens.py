@@ -5,12 +5,11 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from kvreuse.bounds import checked_ids
-
-from . import body
-from .schema.completions import DetokenizeRequest, TemplateRequest, TokenizeRequest
-from .schema.replies import TextReply, TokensReply
-from .service import Service
+from kvreuse.engine.bounds import checked_ids
+from kvreuse.server import body
+from kvreuse.server.schema.completions import DetokenizeRequest, TemplateRequest, TokenizeRequest
+from kvreuse.server.schema.replies import TextReply, TokensReply
+from kvreuse.server.service import Service
 
 
 async def tokenize(request: Request) -> Response:

@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kvreuse.api.structured_outputs import StructuredOutputs
+from kvreuse.engine.answer.guide.grammars import JSON_STYLE
 from kvreuse.errors import RequestError
-from kvreuse.guide.grammars import JSON_STYLE
-from kvreuse.model.tokenizer import Tokenizer
 from kvreuse.server.tool_formats import ToolFormat, tool_format
-from kvreuse.structured_outputs import StructuredOutputs
+from kvreuse.text.tokenizer import Tokenizer
 
 Tools = Sequence[Mapping[str, Any]]
 ToolChoice = str | Mapping[str, Any] | None

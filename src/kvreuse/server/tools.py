@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from kvreuse.detokenize import held_length
+from kvreuse.engine.answer.detokenize import held_length
 from kvreuse.server.json_extent import JsonExtent
 from kvreuse.server.tool_formats import ToolFormat, tool_format
 

@@ -5,7 +5,7 @@ operations and roundings (fused multiply-adds and flushed denormals included), s
 held to its twin with ``==``. Everything here is slow and independent of the native code.
 """
 
-from kvreuse.floats import exp2, flush, fma, from_bf16, round_bf16, to_bf16, tree16
+from kvreuse.kv.codec.floats import exp2, flush, fma, from_bf16, round_bf16, to_bf16, tree16
 from kvreuse.ops.reference.attention import attend, scale_queries
 from kvreuse.ops.reference.forward import forward
 from kvreuse.ops.reference.linear import embed, linear

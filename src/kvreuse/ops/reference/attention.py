@@ -10,7 +10,7 @@ import dataclasses
 
 import numpy as np
 
-from kvreuse.floats import Float32, add, exp2, fma, mul, tree16
+from kvreuse.kv.codec.floats import Float32, add, exp2, fma, mul, tree16
 from kvreuse.kv.layout import KINDS, KVLayout
 from kvreuse.ops.reference.pages import Ints, Pages, locate, read_records
 from kvreuse.ops.reference.products import Keys, Values, keys_of, values_of

@@ -8,9 +8,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kvreuse.floats import Float32, add
+from kvreuse.kv.codec.floats import Float32, add
 from kvreuse.kv.layout import KVLayout
-from kvreuse.model.spec import ModelSpec
 from kvreuse.ops.reference.attention import attend, scale_queries
 from kvreuse.ops.reference.linear import embed, linear
 from kvreuse.ops.reference.matrices import DenseMatrix, Matrix
@@ -23,6 +22,7 @@ from kvreuse.ops.reference.transform import (
     transform_queries,
     transform_values,
 )
+from kvreuse.shape import ModelSpec
 
 Ints = npt.NDArray[np.int32]
 Weights = Mapping[str, Matrix]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kvreuse.floats import Float32, add, flush, fma, mul
+from kvreuse.kv.codec.floats import Float32, add, flush, fma, mul
 from kvreuse.ops.reference.matrices import GROUP, DenseMatrix, IntegerMatrix, Matrix
 from kvreuse.ops.reference.rows import quantize_rows
 

@@ -17,7 +17,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from kvreuse.floats import Float32, flush, from_bf16
+from kvreuse.kv.codec.floats import Float32, flush, from_bf16
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int8]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kvreuse.floats import Float32
+from kvreuse.kv.codec.floats import Float32
+from kvreuse.kv.codec.planes import TILE_TOKENS, Kind, Places
 from kvreuse.kv.layout import KINDS, KVLayout, Plane
-from kvreuse.kv.planes import TILE_TOKENS, Kind, Places
 
 Pages = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]

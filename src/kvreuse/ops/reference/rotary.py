@@ -7,8 +7,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from kvreuse.floats import Float32, Float64, flush, fma, mul
-from kvreuse.model.spec import RopeSpec
+from kvreuse.kv.codec.floats import Float32, Float64, flush, fma, mul
+from kvreuse.shape import RopeSpec
 
 
 def rope_tables(spec: RopeSpec, num_positions: int) -> tuple[Float32, Float32]:

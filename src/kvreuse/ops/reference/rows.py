@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvreuse.floats import Float32, add, exp2, flush, fma, mul, tree16
+from kvreuse.kv.codec.floats import Float32, add, exp2, flush, fma, mul, tree16
 
 GROUP = 32
 LOG2E = np.float32(np.log2(np.e))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvreuse.floats import Float32, add, flush, fma, mul
-from kvreuse.kv.codec import LayerTransform
+from kvreuse.kv.codec.codec import LayerTransform
+from kvreuse.kv.codec.floats import Float32, add, flush, fma, mul
 
 LANES = 16
 SIGNS = np.array(

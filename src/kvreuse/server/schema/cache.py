@@ -6,7 +6,7 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-from .replies import Reuse, Usage
+from kvreuse.server.schema.replies import Reuse, Usage
 
 
 class PoolReply(TypedDict):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from .fields import Body, Count, Sampling, Unsupported
+from kvreuse.server.schema.fields import Body, Count, Sampling, Unsupported
 
 
 class TextPart(Body):

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from .chat import Message, Templated, Tool
-from .fields import Body, Retain, Salt, Sampling, TokenId, Unsupported
+from kvreuse.server.schema.chat import Message, Templated, Tool
+from kvreuse.server.schema.fields import Body, Retain, Salt, Sampling, TokenId, Unsupported
 
 Ids = Annotated[list[TokenId], Field(min_length=1)]
 Prompt = str | Ids

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kvreuse.kv.retention import DEFAULT_RETENTION, MAX_TTL, Retention
-from kvreuse.sampling_params import SamplingParams
+from kvreuse.api.retention import DEFAULT_RETENTION, MAX_TTL, Retention
+from kvreuse.api.sampling_params import SamplingParams
 
 BIG = 2**31 - 1
 TokenId = Annotated[int, Field(ge=0, le=BIG)]

@@ -1,0 +1,1 @@
+"""The engine: requests, steps, and the order in which they are served."""

@@ -1,0 +1,1 @@
+"""From logits to an answer: tokens, text, log-probabilities, and when it ends."""

@@ -1,0 +1,103 @@
+"""The text of an answer as it grows: whole characters, and nothing that a stop will cut off."""
+
+from __future__ import annotations
+
+from kvreuse.text.tokenizer import IncrementalDecoder
+
+
+class TextStream:
+    """Turns the tokens of one answer into text that is final: nothing emitted is ever taken back.
+
+    Stop texts are looked for in the decoded text, wherever its tokens part. Text that may still
+    become one is held back until that is decided. Of several stop texts the one that is complete
+    first counts, and of those that end together the longest.
+    """
+
+    __slots__ = (
+        "_decoder",
+        "_emitted",
+        "_held",
+        "_include_stop",
+        "_min_tokens",
+        "_num_tokens",
+        "_stops",
+        "stopped_by",
+    )
+
+    def __init__(
+        self,
+        decoder: IncrementalDecoder,
+        stops: tuple[str, ...] = (),
+        *,
+        include_stop: bool = False,
+        min_tokens: int = 0,
+    ) -> None:
+        """``min_tokens``: a stop text that is complete within so many tokens does not count."""
+        self._decoder = decoder
+        self._stops = stops
+        self._include_stop = include_stop
+        self._min_tokens = min_tokens
+        self._num_tokens = 0
+        self._held = ""
+        self._emitted = bytearray()  # UTF-8: unlike text it grows in place
+        self.stopped_by: str | None = None
+
+    @property
+    def text(self) -> str:
+        """All the text emitted so far."""
+        return self._emitted.decode()
+
+    def push(self, token_id: int) -> str:
+        """Take the next token; returns the text that has become final. Sets ``stopped_by``."""
+        self._num_tokens += 1
+        return self._take(self._decoder.push(token_id))
+
+    def finish(self) -> str:
+        """The answer ends here: returns what was held back, an incomplete character included."""
+        if self.stopped_by is not None:
+            return ""
+        last = self._take(self._decoder.flush())
+        held, self._held = self._held, ""
+        return last + (self._emit(held) if self.stopped_by is None else "")
+
+    def _take(self, piece: str) -> str:
+        """Look for a stop text in what was held and ``piece``; emit what is not held further."""
+        if not self._stops:
+            return self._emit(piece)
+        pending = self._held + piece
+        if self._num_tokens > self._min_tokens:
+            found = first_stop(pending, self._stops)
+            if found is not None:
+                start, self.stopped_by = found
+                end = start + len(self.stopped_by) if self._include_stop else start
+                self._held = ""
+                return self._emit(pending[:end])
+        safe = len(pending) - held_length(pending, self._stops)
+        self._held = pending[safe:]
+        return self._emit(pending[:safe])
+
+    def _emit(self, piece: str) -> str:
+        self._emitted += piece.encode()
+        return piece
+
+
+def first_stop(text: str, stops: tuple[str, ...]) -> tuple[int, str] | None:
+    """(start, stop) of the stop text that ends first in ``text``; of equal ends the longest."""
+    best: tuple[int, int, str] | None = None
+    for stop in stops:
+        start = text.find(stop)
+        if start >= 0:
+            found = (start + len(stop), start, stop)
+            best = found if best is None else min(best, found)
+    return None if best is None else (best[1], best[2])
+
+
+def held_length(text: str, stops: tuple[str, ...]) -> int:
+    """Length of the longest end of ``text`` that a stop text may start with, but is not whole."""
+    longest = 0
+    for stop in stops:
+        for length in range(min(len(stop) - 1, len(text)), longest, -1):
+            if text.endswith(stop[:length]):
+                longest = length
+                break
+    return longest

@@ -1,0 +1,118 @@
+"""BatchBuilder: a BatchInput from requests and the rows that each of them computes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvreuse.engine.request import Pages, Request
+from kvreuse.ops.batch import BatchInput, Copy, Int32Array
+
+
+class BatchBuilder:
+    """Fills arrays made once, so that a step allocates nothing that outlives it.
+
+    After a step of the kernels nothing of the interpreter is left in the caches, and everything
+    costs five times what it does in a loop. So one row is written as plain integers, not through
+    array operations, and a step like the one before reuses its tables and its BatchInput.
+    """
+
+    def __init__(
+        self, *, max_num_batched_tokens: int, max_num_seqs: int, max_model_len: int, page_size: int
+    ) -> None:
+        """A table is as long as ``max_model_len`` tokens in pages of ``page_size`` need."""
+        max_pages = -(-max_model_len // page_size)
+        self._ids = np.empty(max_num_batched_tokens, dtype=np.int32)
+        self._positions = np.empty(max_num_batched_tokens, dtype=np.int32)
+        self._row_seq = np.empty(max_num_batched_tokens, dtype=np.int32)
+        self._kv_len = np.empty(max_num_seqs, dtype=np.int32)
+        self._sample_rows = np.empty(max_num_seqs, dtype=np.int32)
+        self._tables = np.empty(max_num_seqs * max_pages, dtype=np.int32)
+        self._every_position = np.arange(max_model_len, dtype=np.int32)
+        self._one_id, self._one_position, self._one_row_seq, self._one_kv_len, self._one_sample = (
+            memoryview(whole.data)
+            for whole in (
+                self._ids,
+                self._positions,
+                self._row_seq,
+                self._kv_len,
+                self._sample_rows,
+            )
+        )
+        self.num_rows = 0
+        """Rows of this batch."""
+        self._last: BatchInput | None = None
+        self._built: Int32Array = self._tables[:0].reshape(0, 0)
+        self._built_keys: list[tuple[Pages, int]] = []
+        self.work: list[tuple[Request, int]] = []
+        """The requests of this batch, in order, and how many rows each computes."""
+        self.sampling: list[Request] = []
+        """The requests that get a token from this batch, in order."""
+
+    def clear(self) -> None:
+        """Start an empty batch."""
+        self.work.clear()
+        self.sampling.clear()
+        self.num_rows = 0
+
+    def add(self, request: Request, rows: int) -> None:
+        """Compute the next ``rows`` tokens of ``request``; with its last one, sample."""
+        start = request.num_computed_tokens
+        end = start + rows
+        seq, first = len(self.work), self.num_rows
+        last = first + rows
+        if rows == 1 and end == request.num_tokens:
+            self._one_id[first] = request.last_token
+            self._one_position[first] = start
+            self._one_row_seq[first] = seq
+        else:
+            self._ids[first:last] = request.tokens(start, end)
+            self._positions[first:last] = self._every_position[start:end]
+            self._row_seq[first:last] = seq
+        self._one_kv_len[seq] = end
+        if end == request.num_tokens:
+            self._one_sample[len(self.sampling)] = last - 1
+            self.sampling.append(request)
+        self.work.append((request, rows))
+        self.num_rows = last
+
+    def build(self, copies: tuple[Copy, ...] = ()) -> BatchInput:
+        """The batch; its arrays are valid until the next :meth:`clear`."""
+        rows, seqs, samples = self.num_rows, len(self.work), len(self.sampling)
+        tables, last = self._build_tables(), self._last
+        if (
+            last is None
+            or last.tables is not tables
+            or len(last.ids) != rows
+            or len(last.sample_rows) != samples
+            or last.copies != copies
+        ):
+            self._last = last = BatchInput(
+                ids=self._ids[:rows],
+                positions=self._positions[:rows],
+                row_seq=self._row_seq[:rows],
+                tables=tables,
+                kv_len=self._kv_len[:seqs],
+                sample_rows=self._sample_rows[:samples],
+                copies=copies,
+            )
+        return last
+
+    def _build_tables(self) -> Int32Array:
+        """int32[B, P] with the tables of the batch, P as wide as the longest.
+
+        Only those are written that are not, in this version, in their row already.
+        """
+        keys = [(kv, kv.version) for request, _ in self.work if (kv := request.kv) is not None]
+        if keys == self._built_keys:
+            return self._built
+        width = max(kv.num_pages for kv, _ in keys)
+        if self._built.shape != (len(keys), width):
+            self._built = self._tables[: len(keys) * width].reshape(-1, width)
+            self._built_keys = []
+        for index, key in enumerate(keys):
+            if index >= len(self._built_keys) or key != self._built_keys[index]:
+                kv, row = key[0], self._built[index]
+                row[: kv.num_pages] = kv.table[: kv.num_pages]
+                row[kv.num_pages :] = 0
+        self._built_keys = keys
+        return self._built

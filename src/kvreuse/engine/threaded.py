@@ -1,0 +1,260 @@
+"""AsyncEngine: an engine in a thread of its own, for programs on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from kvreuse.api.outputs import Delta, RequestOutput
+from kvreuse.api.sampling_params import SamplingParams
+from kvreuse.engine.engine import Engine
+from kvreuse.engine.inbox import Inbox, deliver, settle
+from kvreuse.errors import RequestError
+from kvreuse.ops.batch import Int32Array
+
+T = TypeVar("T")
+OnStep = Callable[[Sequence[Delta]], None]
+OnEnd = Callable[[RequestOutput], None]
+
+
+class AsyncEngine:
+    """``async for`` streams over an :class:`Engine`, which nobody else may use meanwhile.
+
+    ::
+
+        async with AsyncEngine(llm.engine) as engine:
+            async for delta in engine.stream(prompt_ids, params):
+                print(delta.text, end="")
+
+    The engine's thread takes orders between steps and sleeps where there is nothing to do. Enter it
+    on a running event loop, and use it on that one.
+
+    Where a step fails, the requests in it are served one by one until each has had its turn: only
+    the one that fails by itself ends with the error.
+    """
+
+    def __init__(
+        self, engine: Engine, *, on_step: OnStep | None = None, on_end: OnEnd | None = None
+    ) -> None:
+        """``on_step`` sees the deltas of every step, in the engine's thread, and must be quick.
+
+        ``on_end`` gets what there is of every request that ends, also one that was aborted or
+        failed, on the event loop.
+        """
+        self._engine = engine
+        self._on_step, self._on_end = on_step, on_end
+        self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._inboxes: dict[str, Inbox] = {}  # of the thread, as the engine is
+        self._suspects: set[str] = set()  # of the thread: who has yet to be served alone
+        self._closed = True
+        self._gate = threading.Lock()  # of orders, so that none comes when the last was taken
+        self._moved = time.monotonic()  # when a step or a rest began
+        self._thread = threading.Thread(target=self._work, name="kvreuse engine", daemon=True)
+
+    async def __aenter__(self) -> AsyncEngine:
+        """Start the thread."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+        self._closed = False
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Abort what is being served, let the step under way end, stop the thread."""
+        self._closed = True
+        self._orders.put(None)
+        await self._loop.run_in_executor(None, self._thread.join)
+
+    @property
+    def stalled(self) -> float:
+        """Seconds since the thread last began a step, while it has something to do; else 0."""
+        busy = self._engine.has_unfinished or not self._orders.empty()
+        return time.monotonic() - self._moved if busy else 0.0
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread takes orders."""
+        return not self._closed
+
+    async def stream(
+        self, prompt_ids: Sequence[int] | Int32Array, params: SamplingParams, **options: Any
+    ) -> AsyncGenerator[Delta, None]:
+        """The deltas of one request as they come; the last one has the result as ``output``.
+
+        ``options`` are those of :meth:`Engine.add_request`. RequestError for a request that can
+        never be served. A stream that is closed or cancelled before its end aborts its request.
+        """
+        inbox = Inbox()
+        finished = False
+        try:
+            await self.call(lambda: self._add(inbox, prompt_ids, params, options))
+            while not finished:
+                delta = await inbox.get()
+                if isinstance(delta, BaseException):
+                    finished = True
+                    raise delta
+                finished = delta.finished
+                yield delta
+        finally:
+            if not finished:
+                self._orders.put(lambda: self._drop(inbox))
+
+    async def answer(
+        self, prompt_ids: Sequence[int] | Int32Array, params: SamplingParams, **options: Any
+    ) -> RequestOutput:
+        """The result of one request, without what a stream costs; else as :meth:`stream`."""
+        inbox = Inbox(last_only=True)
+        finished = False
+        try:
+            await self.call(lambda: self._add(inbox, prompt_ids, params, options))
+            delta = await inbox.get()
+            finished = True
+            if isinstance(delta, BaseException):
+                raise delta
+            assert delta.output is not None
+            return delta.output
+        finally:
+            if not finished:
+                self._orders.put(lambda: self._drop(inbox))
+
+    async def abort(self, request_id: str) -> None:
+        """End a request; its stream gets a last delta with what there is of the answer."""
+        await self.call(lambda: self._abort(request_id))
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Have the thread call something between two steps; its result, or what it raised.
+
+        The only way to look at the engine's cache.
+        """
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def obey() -> None:
+            try:
+                result = function()
+            except BaseException as error:
+                self._tell(settle, future, None, error)
+            else:
+                self._tell(settle, future, result, None)
+
+        with self._gate:
+            if self._closed:
+                raise RequestError("the engine is closed")
+            self._orders.put(obey)
+        return await future
+
+    def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Call something on the event loop, from the thread."""
+        self._loop.call_soon_threadsafe(call, *arguments)
+
+    def _work(self) -> None:
+        """The thread: orders, then a step, again and again. Whatever ends it, nobody waits on."""
+        try:
+            while self._obey():
+                self._moved = time.monotonic()
+                self._step()
+        finally:
+            with self._gate:
+                self._closed = True
+            while not self._orders.empty():
+                order = self._orders.get()
+                if order is not None:
+                    order()
+            self._fail(list(self._inboxes), RequestError("the engine is closed"))
+
+    def _obey(self) -> bool:
+        """Carry out orders; wait for one where nothing is being served. False: it was the last."""
+        while not (self._engine.has_unfinished and self._orders.empty()):
+            order = self._orders.get()
+            self._moved = time.monotonic()
+            if order is None:
+                return False
+            order()
+        return True
+
+    def _step(self) -> None:
+        try:
+            deltas = self._engine.step(self._suspects)
+        except Exception as error:
+            self._blame(error)
+            return
+        if self._suspects:
+            self._suspects.difference_update(self._engine.suspects)
+        if self._on_step is not None:
+            self._on_step(deltas)
+        self._hand_out(deltas)
+
+    def _hand_out(self, deltas: Sequence[Delta]) -> None:
+        """The deltas of a step, each to who waits for it."""
+        post: list[tuple[Inbox, Delta]] = []
+        for delta in deltas:
+            inbox = self._inboxes[delta.request_id]
+            if delta.output is not None:
+                del self._inboxes[delta.request_id]
+                self._suspects.discard(delta.request_id)
+                self._end(delta.output)
+            if delta.output is not None or not inbox.last_only:
+                post.append((inbox, delta))
+        if post:
+            self._tell(deliver, post)
+
+    def _blame(self, error: Exception) -> None:
+        """A step failed: end the request that it served, or serve them one by one."""
+        names = self._engine.suspects
+        if len(names) == 1:
+            self._fail(names, error)
+        elif names:
+            self._suspects = set(names)
+        else:
+            self._fail(list(self._inboxes), error)
+
+    def _add(
+        self,
+        inbox: Inbox,
+        prompt_ids: Sequence[int] | Int32Array,
+        params: SamplingParams,
+        options: dict[str, Any],
+    ) -> None:
+        inbox.request_id = self._engine.add_request(prompt_ids, params, **options)
+        self._inboxes[inbox.request_id] = inbox
+
+    def _abort(self, request_id: str) -> None:
+        output = self._remove(request_id)
+        inbox = self._inboxes.pop(request_id, None)
+        if output is not None and inbox is not None:
+            self._tell(deliver, [(inbox, Delta(request_id, "", (), output))])
+
+    def _drop(self, inbox: Inbox) -> None:
+        """Nobody reads ``inbox`` any more."""
+        name = inbox.request_id
+        if name is not None and self._inboxes.get(name) is inbox:
+            del self._inboxes[name]
+            self._remove(name)
+
+    def _fail(self, request_ids: Sequence[str], error: Exception) -> None:
+        """These cannot go on: tell them."""
+        for request_id in request_ids:
+            self._remove(request_id)
+            inbox = self._inboxes.pop(request_id, None)
+            if inbox is not None:
+                self._tell(inbox.put_nowait, error)
+
+    def _remove(self, request_id: str) -> RequestOutput | None:
+        """Take a request out of the engine; what there is of it."""
+        self._suspects.discard(request_id)
+        output = self._engine.abort(request_id)
+        if output is not None:
+            self._end(output)
+        return output
+
+    def _end(self, output: RequestOutput) -> None:
+        if self._on_end is not None:
+            self._tell(self._on_end, output)

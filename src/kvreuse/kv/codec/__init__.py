@@ -1,0 +1,1 @@
+"""How keys and values become the bytes of a page."""

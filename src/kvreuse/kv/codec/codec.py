@@ -1,0 +1,176 @@
+"""KVCodec: what the planes of a page hold, by the name that a user gives.
+
+The one place, with the kernels and the configuration, that knows the names of codecs. A codec says
+for every layer, head and kind which plane codec stores it, how far its range is clipped, and how
+keys, queries and values are transformed before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kvreuse.errors import ConfigError
+from kvreuse.kv.codec import planes
+from kvreuse.kv.codec.calibration import Calibration
+from kvreuse.kv.codec.floats import Float32
+from kvreuse.kv.codec.planes import PLANE_CODECS, Kind, PlaneCodec
+
+UNIFORM: dict[str, tuple[PlaneCodec, PlaneCodec]] = {
+    "bf16": (planes.BF16, planes.BF16),
+    "int8": (planes.INT8, planes.INT8),
+    "int4": (planes.INT4, planes.INT4),
+    "k8v4": (planes.INT8, planes.INT4),
+}
+"""Codecs whose planes are all alike: those of keys and those of values."""
+
+AUTO = "auto"
+"""Plane codecs chosen for each layer, head and kind by a calibration."""
+
+
+class LayerTransform(NamedTuple):
+    """What happens to rows of one layer before they are encoded, in this order.
+
+    Keys: minus ``constant``, divided by ``scale``, then rotated by a block Hadamard matrix. Queries
+    take the inverse of the scale and the same rotation, so that products stay what they were but
+    for a term that is equal for all keys. Values are rotated, and what attention gives is back.
+    """
+
+    constant: Float32 | None
+    """float32[kv_heads, head_dim]."""
+    scale: Float32 | None
+    """float32[kv_heads, head_dim], positive."""
+    hadamard_keys: bool
+    hadamard_values: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KVCodec:
+    """How a pool stores keys and values; from :func:`make_codec`.
+
+    Two are equal where they give equal bytes: the calibration counts by its digest.
+    """
+
+    name: str = "bf16"
+    key: PlaneCodec = planes.BF16
+    """Of keys, where there are no ``widths``."""
+    value: PlaneCodec = planes.BF16
+    """Of values, where there are no ``widths``."""
+    hadamard_keys: bool = False
+    hadamard_values: bool = False
+    calibration: Calibration | None = dataclasses.field(default=None, compare=False, repr=False)
+    digest: bytes = b""
+    """Of the calibration; empty without."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether rows are stored as they are, rounded to bf16."""
+        return self.name == "bf16"
+
+    def plane(self, layer: int, kind: Kind, head: int) -> PlaneCodec:
+        """The codec of one plane."""
+        if self.name == AUTO:
+            assert self.calibration is not None
+            assert self.calibration.widths is not None
+            return PLANE_CODECS[int(self.calibration.widths[layer, int(kind == "value"), head])]
+        return self.key if kind == "key" else self.value
+
+    def clip(self, layer: int, kind: Kind, head: int) -> float:
+        """The share of a row's range that the integers of one plane cover, in (0, 1]."""
+        calibration = self.calibration
+        if calibration is None or calibration.clips is None:
+            return 1.0
+        if self.plane(layer, kind, head) is not planes.INT4:  # eight bits need no clip
+            return 1.0
+        return float(calibration.clips[layer, int(kind == "value"), head])
+
+    def transform(self, layer: int) -> LayerTransform | None:
+        """What happens to the rows of a layer before; None for nothing."""
+        if self.is_plain:
+            return None
+        constants = scales = None
+        if self.calibration is not None:
+            constants, scales = self.calibration.constants, self.calibration.scales
+        if constants is None and scales is None and not self.hadamard_keys | self.hadamard_values:
+            return None
+        return LayerTransform(
+            None if constants is None else constants[layer],
+            None if scales is None else scales[layer],
+            self.hadamard_keys,
+            self.hadamard_values,
+        )
+
+    def describe(self) -> str:
+        """The name and the transforms, for people: ``int4 (calibrated: constant, Hadamard)``."""
+        if self.is_plain:
+            return self.name
+        source = "not calibrated" if self.calibration is None else "calibrated"
+        return f"{self.name} ({source}: {self.transforms()})"
+
+    def transforms(self) -> str:
+        """What is done to rows before they are encoded, for people: ``constant, Hadamard``."""
+        given = None if self.is_plain else self.calibration
+        parts = []
+        if given is not None and given.constants is not None:
+            parts.append("constant")
+        if given is not None and given.scales is not None:
+            parts.append("scale")
+        if self.hadamard_keys or self.hadamard_values:
+            parts.append("Hadamard")
+        return ", ".join(parts) or "no transform"
+
+    def identity(self, ids: npt.NDArray[np.int32]) -> str:
+        """Everything that says what bytes mean, given the ids of all planes in page order."""
+        if self.is_plain:
+            return self.name
+        digits = hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest()
+        return (
+            f"{self.name},planes={digits},hadamard={self.hadamard_keys:d}{self.hadamard_values:d},"
+            f"calibration={self.digest.hex()}"
+        )
+
+
+BF16 = KVCodec()
+"""bf16: what every pool uses unless told otherwise."""
+
+
+def make_codec(
+    name: str,
+    *,
+    num_layers: int,
+    num_kv_heads: int,
+    head_dim: int,
+    calibration: Calibration | None = None,
+) -> KVCodec:
+    """The codec ``name`` for a model of this geometry.
+
+    ``calibration`` says how rows are transformed and clipped, and the plane codecs of ``auto``;
+    without one the integer codecs rotate keys and values, and do nothing else. ``bf16`` needs none
+    and ignores it. ConfigError for a name that is none, ``auto`` without widths, and a calibration
+    of another geometry.
+    """
+    if name == "bf16":
+        return BF16
+    if calibration is not None:
+        calibration.check_geometry(
+            num_layers=num_layers, num_kv_heads=num_kv_heads, head_dim=head_dim
+        )
+    if name == AUTO and (calibration is None or calibration.widths is None):
+        raise ConfigError(
+            "--kv-cache-dtype auto needs a calibration with widths of this model: "
+            "run kvreuse calibrate first"
+        )
+    key, value = UNIFORM.get(name, (planes.BF16, planes.BF16))
+    return KVCodec(
+        name,
+        key,
+        value,
+        hadamard_keys=calibration is None or calibration.hadamard_keys,
+        hadamard_values=calibration is None or calibration.hadamard_values,
+        calibration=calibration,
+        digest=b"" if calibration is None else calibration.digest,
+    )

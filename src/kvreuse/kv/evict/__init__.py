@@ -1,0 +1,1 @@
+"""Which pages that nobody uses go first."""

@@ -1,0 +1,82 @@
+"""Keys: the metadata of a model under its architecture's prefix, checked as it is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+
+from kvreuse.errors import ModelFileError
+from kvreuse.model.gguf.container import GGUFFile
+from kvreuse.model.gguf.header import shown
+
+WIDTH_MULTIPLE = 32  # of every row of a matrix: the kernels' group
+MAX_POSITION = (1 << 31) - 1  # positions are int32
+
+
+class Keys:
+    """The keys ``{architecture}.*`` of a file, named here without the prefix.
+
+    Every method that reads raises ``ModelFileError``, one line, where a key is missing and has no
+    default, holds another kind of value, or a value out of range.
+    """
+
+    def __init__(self, file: GGUFFile, architecture: str) -> None:
+        self.file = file
+        self.architecture = architecture
+
+    def name(self, suffix: str) -> str:
+        """The key in full."""
+        return f"{self.architecture}.{suffix}"
+
+    def __contains__(self, suffix: str) -> bool:
+        return self.name(suffix) in self.file.metadata
+
+    def raw(self, suffix: str, default: Any = None) -> Any:
+        """The value as it lies in the file, of any kind."""
+        return self.file.metadata.get(self.name(suffix), default)
+
+    def count(self, suffix: str, default: int | None = None, at_most: int = MAX_POSITION) -> int:
+        """A whole number from 1 to ``at_most``."""
+        key = self.name(suffix)
+        value = self.file.get(key, int) if default is None else self.file.get(key, int, default)
+        if not 0 < value <= at_most:
+            self.fail(f"'{key}' is {value}; it must be from 1 to {at_most}")
+        return value
+
+    def width(self, suffix: str) -> int:
+        """The length of a row: a whole number of the kernels' groups."""
+        value = self.count(suffix)
+        if value % WIDTH_MULTIPLE:
+            self.fail(
+                f"'{self.name(suffix)}' is {value}; it must be a multiple of {WIDTH_MULTIPLE}"
+            )
+        return value
+
+    def real(self, suffix: str, default: float | None = None, *, above: float = 0.0) -> float:
+        """A finite number above ``above``."""
+        key = self.name(suffix)
+        value = self.file.get(key, float) if default is None else self.file.get(key, float, default)
+        if not above < value < math.inf:
+            self.fail(f"'{key}' is {value}; it must be above {above:g} and finite")
+        return value
+
+    def refuse(self, neutral: Mapping[str, Any]) -> None:
+        """Fail on a key that is there with another value than its harmless one (None: none is)."""
+        for suffix, harmless in neutral.items():
+            if suffix not in self:
+                continue
+            value = self.raw(suffix)
+            if isinstance(value, np.ndarray) or value != harmless:
+                self.fail(f"'{self.name(suffix)}' is {brief(value)}, which is not supported")
+
+    def fail(self, message: str) -> NoReturn:
+        """Raise ``ModelFileError`` with the file's name and ``message``."""
+        raise ModelFileError(f"{self.file.path}: {message}")
+
+
+def brief(value: Any) -> str:
+    """A value of a file, for a message of one line."""
+    return shown(value if isinstance(value, str) else " ".join(repr(value).split()))

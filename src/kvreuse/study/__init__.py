@@ -1,0 +1,1 @@
+"""Tools that measure and explain; only the command line imports them."""

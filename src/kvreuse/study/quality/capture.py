@@ -1,0 +1,180 @@
+"""Queries, keys and values of a text, as attention gets them: taken from the engine's own pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from kvreuse.kv.codec.codec import BF16
+from kvreuse.kv.layout import KVLayout
+from kvreuse.kv.pool import PagePool
+from kvreuse.model.decoder import Decoder
+from kvreuse.model.rope import rope_tables
+from kvreuse.model.weights import LayerWeights, ModelWeights, Vector
+from kvreuse.ops.batch import Float32Array, Int32Array
+from kvreuse.ops.native import Tensor
+from kvreuse.shape import ModelSpec, RopeSpec
+from kvreuse.study.quality.subject import Subject
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LayerRows:
+    """One layer of one window of T tokens, float32, after bias and norm, and RoPE if wanted.
+
+    ``queries`` [Q, heads, head_dim] are those of the positions ``query_positions`` [Q], not scaled;
+    ``keys`` and ``values`` are [T, kv_heads, head_dim].
+    """
+
+    query_positions: Int32Array
+    queries: Float32Array
+    keys: Float32Array
+    values: Float32Array
+    residual: Float32Array
+    """[Q]: the squared length of the residual stream behind this layer, at the queries."""
+
+
+class CapturingDecoder(Decoder):
+    """The forward pass with buffers of each layer's own: ``projected``, queries, keys and values;
+    ``residuals``, the residual stream behind it, of the rows that sample."""
+
+    def _record(self, weights: ModelWeights) -> None:
+        self.projected: list[Tensor] = []
+        self.residuals: list[Tensor] = []
+        super()._record(weights)
+
+    def _record_layer(self, i: int, layer: LayerWeights) -> None:
+        self._qkv = Tensor(self._qkv.rows, self._qkv.columns)
+        self.projected.append(self._qkv)
+        super()._record_layer(i, layer)
+        self.residuals.append(Tensor(self._last.rows, self._last.columns))
+        self._program.gather(self._x, self.residuals[i])
+
+
+class Capture:
+    """Runs windows and keeps what attention gets, layer by layer."""
+
+    def __init__(self, subject: Subject, context: int) -> None:
+        """Take buffers for windows of at most ``context`` tokens."""
+        self._spec, self._weights = subject.spec, subject.weights
+        layout = KVLayout.of(subject.spec, codec=BF16)
+        self._pool = PagePool(layout, layout.pages_for(context))
+        self._table = np.arange(self._pool.num_pages, dtype=np.int32)[None]
+        self._limits = subject.limits(context)
+        self._decoder = CapturingDecoder(
+            subject.spec, subject.weights, subject.kernels, layout, self._pool.data, self._limits
+        )
+
+    def window(
+        self, ids: Int32Array, query_positions: Int32Array, start: int | None = 0
+    ) -> list[LayerRows]:
+        """All layers of one window; queries of ``query_positions`` only, ascending.
+
+        They are turned as if the window began at the position ``start``, which changes no score:
+        RoPE is relative. None: they are not turned.
+        """
+        size = self._spec.q_size
+        chunks = list(self._chunks(ids, query_positions))
+        found = []
+        for i in range(self._spec.num_layers):
+            projected = np.concatenate([rows[i] for rows, _ in chunks])
+            residual = np.concatenate([squares[i] for _, squares in chunks])
+            queries = projected[query_positions, :size]
+            rest = projected[:, size:]
+            found.append(self._layer(i, query_positions, queries, rest, residual, start))
+        return found
+
+    def _chunks(
+        self, ids: Int32Array, query_positions: Int32Array
+    ) -> Iterator[tuple[list[Float32Array], list[Float32Array]]]:
+        """Of every chunk, for each layer: the output of its ``qkv`` linear, all rows, and the
+        squared length of the residual stream, rows of queries."""
+        for start in range(0, len(ids), self._limits.rows):
+            part = ids[start : start + self._limits.rows]
+            sampled = query_positions - np.int32(start)
+            sampled = sampled[(sampled >= 0) & (sampled < len(part))]
+            self._decoder.forward(
+                part,
+                np.arange(start, start + len(part), dtype=np.int32),
+                np.zeros(len(part), dtype=np.int32),
+                self._table,
+                np.array([start + len(part)], dtype=np.int32),
+                sampled,
+            )
+            yield (
+                [tensor.numpy()[: len(part)].copy() for tensor in self._decoder.projected],
+                [
+                    np.square(tensor.numpy()[: len(sampled)]).sum(axis=1)
+                    for tensor in self._decoder.residuals
+                ],
+            )
+
+    def _layer(
+        self,
+        i: int,
+        query_positions: Int32Array,
+        queries: Float32Array,
+        rest: Float32Array,
+        residual: Float32Array,
+        start: int | None,
+    ) -> LayerRows:
+        spec, layer = self._spec, self._weights.layers[i]
+        bias = layer.qkv_bias if layer.qkv_bias is not None else np.zeros(1, dtype=np.float32)
+        parts = [spec.q_size, spec.q_size + spec.kv_size] if layer.qkv_bias is not None else []
+        q_bias, k_bias, v_bias = np.split(bias, parts) if parts else (bias, bias, bias)
+        rope = layer_rope(spec, i)
+        k, v = rest[:, : spec.kv_size] + k_bias, rest[:, spec.kv_size :] + v_bias
+        positions = np.arange(len(rest), dtype=np.int32)
+        return LayerRows(
+            query_positions,
+            self._turned(queries + q_bias, layer.q_norm, rope, query_positions, start),
+            self._turned(k, layer.k_norm, rope, positions, start),
+            v.reshape(len(v), -1, spec.head_dim),
+            residual,
+        )
+
+    def _turned(
+        self,
+        x: Float32Array,
+        norm: Vector | None,
+        rope: RopeSpec,
+        positions: Int32Array,
+        start: int | None,
+    ) -> Float32Array:
+        heads = x.reshape(len(x), -1, self._spec.head_dim)
+        if norm is not None:
+            square = np.mean(np.square(heads), axis=2, keepdims=True)
+            heads = heads / np.sqrt(square + np.float32(self._spec.rms_norm_eps)) * norm
+        return heads if start is None else turn(heads, rope, positions + np.int32(start))
+
+    def close(self) -> None:
+        """Give the memory back."""
+        del self._decoder
+        self._pool.close()
+
+
+def turn(heads: Float32Array, rope: RopeSpec, positions: Int32Array) -> Float32Array:
+    """Heads ``[T, heads, head_dim]`` after RoPE; channels past ``rope.dims`` pass."""
+    cosines, sines = (
+        table[:, None, :]
+        for table in (table[positions] for table in rope_tables(rope, int(positions.max()) + 1))
+    )
+    first, second = rope_pairs(rope)
+    out = heads.copy()
+    x, y = heads[:, :, first], heads[:, :, second]
+    out[:, :, first], out[:, :, second] = x * cosines - y * sines, y * cosines + x * sines
+    return out
+
+
+def layer_rope(spec: ModelSpec, layer: int) -> RopeSpec:
+    """The rotary embedding of a layer: layers with a window may have one of their own."""
+    windowed = bool(spec.windows) and spec.windows[layer] is not None
+    return spec.local_rope if windowed and spec.local_rope is not None else spec.rope
+
+
+def rope_pairs(rope: RopeSpec) -> tuple[slice, slice]:
+    """The first and the second channels of all pairs."""
+    if rope.pairs == "interleaved":
+        return slice(0, rope.dims, 2), slice(1, rope.dims, 2)
+    return slice(0, rope.dims // 2), slice(rope.dims // 2, rope.dims)

@@ -1,0 +1,121 @@
+"""A model to be measured: its weights once, and a pool with a decoder for each codec."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from kvreuse.config import EngineConfig
+from kvreuse.engine.runner import ModelRunner
+from kvreuse.kv.codec.calibration import Calibration
+from kvreuse.kv.codec.codec import KVCodec, make_codec
+from kvreuse.kv.layout import KVLayout
+from kvreuse.kv.pool import PagePool
+from kvreuse.model.decoder import StepLimits
+from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.weights import ModelWeights, Progress, load_weights
+from kvreuse.ops.batch import BatchInput, Float32Array, Int32Array
+from kvreuse.ops.native import Kernels, open_kernels
+from kvreuse.shape import ModelSpec
+from kvreuse.text.tokenizer import Tokenizer
+
+LOGITS_BYTES = 64 << 20
+"""Memory for the logits of one chunk."""
+MOST_ROWS, LEAST_ROWS = 256, 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A model's weights, packed, and what else is needed to run it. ``digest``: its file's SHA-256,
+    in hex."""
+
+    spec: ModelSpec
+    weights: ModelWeights
+    kernels: Kernels
+    tokenizer: Tokenizer
+    digest: str
+
+    @classmethod
+    def load(cls, path: Path, config: EngineConfig, progress: Progress | None = None) -> Subject:
+        """Read the file. ``config`` says path and threads; ``progress`` as for ``load_weights``.
+
+        ModelFileError for a file that cannot be served.
+        """
+        with GGUFFile(path) as file:
+            spec = read_spec(file)
+            tokenizer = Tokenizer.from_gguf(file)
+            digest = file.sha256().hex()
+            kernels = open_kernels(config.isa, config.threads)
+            weights = load_weights(file, spec, kernels, progress)
+        return cls(spec, weights, kernels, tokenizer, digest)
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows of a chunk: as many as have room for their logits."""
+        rows = LOGITS_BYTES // (4 * self.spec.vocab_size)
+        return max(LEAST_ROWS, min(MOST_ROWS, rows // 16 * 16))
+
+    def limits(self, context: int) -> StepLimits:
+        """Of a decoder for one sequence of ``context`` tokens, all of whose rows sample."""
+        rows = self.rows_at_once
+        return StepLimits(rows=rows, samples=rows, sequences=1, positions=context)
+
+
+class Measured:
+    """A model with one codec: the logits of every token of a window."""
+
+    def __init__(self, subject: Subject, codec: KVCodec, context: int, page_size: int = 32) -> None:
+        """Take pages for one window of ``context`` tokens."""
+        self.codec = codec
+        layout = KVLayout.of(subject.spec, page_size, codec)
+        self.bytes_per_token = layout.bytes_per_token
+        self.pool = PagePool(layout, layout.pages_for(context))
+        self._table = np.arange(self.pool.num_pages, dtype=np.int32)[None]
+        self._rows_at_once = subject.rows_at_once
+        self._runner = ModelRunner(
+            subject.spec, subject.weights, subject.kernels, self.pool, subject.limits(context)
+        )
+
+    def logits(self, window: Int32Array) -> Iterator[Float32Array]:
+        """float32[t, vocab] of all tokens in order, a chunk at a time, each until the next."""
+        for start in range(0, len(window), self._rows_at_once):
+            ids = window[start : start + self._rows_at_once]
+            yield self._run(ids, start, np.arange(len(ids), dtype=np.int32))
+
+    def decode(self, window: Int32Array) -> None:
+        """One step of decoding at the end of a window that :meth:`logits` went through."""
+        self._run(window[-1:], len(window) - 1, np.zeros(1, dtype=np.int32))
+
+    def _run(self, ids: Int32Array, start: int, sample_rows: Int32Array) -> Float32Array:
+        return self._runner.run(
+            BatchInput(
+                ids=ids,
+                positions=np.arange(start, start + len(ids), dtype=np.int32),
+                row_seq=np.zeros(len(ids), dtype=np.int32),
+                tables=self._table,
+                kv_len=np.array([start + len(ids)], dtype=np.int32),
+                sample_rows=sample_rows,
+            )
+        )
+
+    def close(self) -> None:
+        """Give the memory back."""
+        del self._runner
+        self.pool.close()
+
+
+def geometry(spec: ModelSpec) -> dict[str, int]:
+    """What a codec needs to know of a model."""
+    return {
+        "num_layers": spec.num_layers,
+        "num_kv_heads": spec.num_kv_heads,
+        "head_dim": spec.head_dim,
+    }
+
+
+def codec_of(spec: ModelSpec, name: str, calibration: Calibration | None) -> KVCodec:
+    """The codec ``name`` for a model. ConfigError as for ``make_codec``."""
+    return make_codec(name, **geometry(spec), calibration=calibration)

@@ -1,0 +1,137 @@
+"""Chat templates: messages to the text that a model was trained to answer.
+
+Templates are Jinja2 as the ``transformers`` package renders them, in a bounded sandbox.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import jinja2
+
+from kvreuse.errors import RequestError
+from kvreuse.model.gguf.container import GGUFFile
+from kvreuse.model.gguf.header import shown
+from kvreuse.text.chat_defaults import default_template
+from kvreuse.text.sandbox import BoundedEnvironment, bounded
+from kvreuse.text.tokenizer import Tokenizer
+
+Message = Mapping[str, Any]
+
+
+class RefusedError(jinja2.TemplateError):
+    """The template called ``raise_exception``: it does not take these messages."""
+
+
+class ChatTemplate:
+    """A template and the special tokens that it may name.
+
+    It is compiled when it is first rendered, so that a model with a broken one still serves prompts
+    without it. Encode what it renders without ``add_special_tokens``: it brings its own.
+    """
+
+    def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
+        self.source = source
+        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self._template: jinja2.Template | None = None
+
+    @classmethod
+    def from_gguf(cls, file: GGUFFile, tokenizer: Tokenizer) -> ChatTemplate | None:
+        """The template of a model file.
+
+        Without one, the default for the turns whose tokens the vocabulary has (``chat_defaults``);
+        ``None`` where it has none of them.
+        """
+        source = file.get("tokenizer.chat_template", str, None) or default_template(tokenizer)
+        if source is None:
+            return None
+        bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_ids
+        return cls(
+            source,
+            bos_token="" if bos is None else tokenizer.token_text(bos),
+            eos_token=tokenizer.token_text(eos[0]) if eos else "",
+        )
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        /,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **kwargs: Any,
+    ) -> str:
+        """The prompt for a conversation; each message has a ``role`` and mostly a ``content``.
+
+        ``add_generation_prompt`` ends it where the assistant is to go on; ``kwargs`` are further
+        variables of the template. Raises ``RequestError`` where the messages are no messages, or
+        the template refuses them, is broken, takes seconds or fills the memory.
+        """
+        _check_messages(messages)
+        variables = {
+            **self._tokens,
+            "messages": messages,
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            **kwargs,
+        }
+        try:
+            return bounded(lambda: self._compiled().render(variables))
+        except RefusedError as error:
+            raise RequestError(f"the chat template refuses the messages: {_line(error)}") from None
+        except jinja2.TemplateSyntaxError as error:
+            where = f"line {error.lineno}"
+            raise RequestError(f"the chat template is broken: {where}: {_line(error)}") from None
+        except Exception as error:  # anything can come out of somebody's program
+            reason = f"{type(error).__name__}: {_line(error)}"
+            raise RequestError(f"the chat template fails on the messages: {reason}") from None
+
+    def _compiled(self) -> jinja2.Template:
+        if self._template is None:
+            environment = BoundedEnvironment()
+            environment.filters["tojson"] = _tojson
+            environment.globals |= {"raise_exception": _refuse, "strftime_now": _strftime_now}
+            self._template = environment.load(self.source)
+        return self._template
+
+
+def _check_messages(messages: Sequence[Message]) -> None:
+    if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
+        raise RequestError("messages must be a list of at least one message")
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise RequestError(f"message {index} must be a mapping with a 'role', such as 'user'")
+
+
+def _line(error: Exception) -> str:
+    """What an exception says, within one line of bounded length."""
+    return shown(" ".join(str(error).split()))[1:-1]
+
+
+def _refuse(message: str) -> NoReturn:
+    raise RefusedError(message)
+
+
+def _strftime_now(layout: str) -> str:
+    return datetime.datetime.now().strftime(layout)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as models saw it in training; Jinja2's own escapes HTML and sorts keys."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )

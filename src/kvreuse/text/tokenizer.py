@@ -1,0 +1,182 @@
+"""Tokenizer: text to token ids and back, and text from tokens as they come."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Sequence
+
+from kvreuse.errors import RequestError
+from kvreuse.model.gguf.container import GGUFFile
+from kvreuse.model.gguf.header import shown
+from kvreuse.text.bpe import ByteLevelBPE
+from kvreuse.text.sentencepiece import SentencePieceBPE
+from kvreuse.text.vocabulary import LITERAL_KINDS, SPECIAL_KINDS, TokenModel, tokenizer_error
+
+# ``tokenizer.ggml.model`` -> what reads it.
+MODELS: dict[str, Callable[[GGUFFile], TokenModel]] = {
+    "gpt2": ByteLevelBPE.from_gguf,
+    "llama": SentencePieceBPE.from_gguf,
+}
+
+
+class Tokenizer:
+    """A tokenizer of either kind. To its users it never changes, so threads may share it.
+
+    ``vocab_size`` counts the tokens; ``bos_token_id`` opens a prompt where ``add_bos`` says so, and
+    the first of ``eos_token_ids`` closes it where ``add_eos`` does; each of these ends an answer,
+    the first is the one that the file calls EOS.
+    """
+
+    vocab_size: int
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    add_bos: bool
+    add_eos: bool
+
+    def __init__(self, model: TokenModel) -> None:
+        vocabulary = model.vocabulary
+        self._model = model
+        self._special = vocabulary.ids_of(SPECIAL_KINDS)
+        self._literals = {
+            vocabulary.tokens[index]: index for index in vocabulary.ids_of(LITERAL_KINDS)
+        }
+        self._bytes: dict[int, bytes] = {}
+        self.space_prefix = model.space_prefix
+        self.vocab_size = len(vocabulary.tokens)
+        self.bos_token_id = vocabulary.bos_token_id
+        self.eos_token_ids = vocabulary.eos_token_ids
+        self.add_bos = vocabulary.add_bos
+        self.add_eos = vocabulary.add_eos
+
+    @classmethod
+    def from_gguf(cls, file: GGUFFile) -> Tokenizer:
+        """The tokenizer that the file describes.
+
+        Raises ``ModelFileError`` where it is neither byte-level BPE nor SentencePiece BPE, cuts
+        words in a way that is not known here, or contradicts itself.
+        """
+        kind = file.get("tokenizer.ggml.model", str)
+        if (read := MODELS.get(kind)) is None:
+            known = ", ".join(map(repr, MODELS))
+            message = f"the tokenizer {shown(kind)} is not supported (supported: {known})"
+            raise tokenizer_error(file, message)
+        return cls(read(file))
+
+    def encode(
+        self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """The token ids of a text.
+
+        ``add_special_tokens`` puts the BOS token in front and the EOS token behind where the model
+        wants them (``add_bos``, ``add_eos``); leave it out for a text that a chat template made.
+        ``parse_special`` reads the text of a control token (``<|im_end|>``) as that token; without
+        it, it is text like any other. What the vocabulary lacks becomes its unknown token, and
+        where it has none is dropped, as by the model's own tokenizer.
+
+        Raises ``RequestError`` where the text is not valid Unicode (a lone surrogate), and where
+        nothing is left of it.
+        """
+        check_unicode(text)
+        ids = self._model.encode(text, parse_special=parse_special)
+        if text and not ids:
+            raise RequestError(f"the vocabulary has no token for any character of {shown(text)}")
+        if add_special_tokens and self.add_bos and self.bos_token_id is not None:
+            ids.insert(0, self.bos_token_id)
+        if add_special_tokens and self.add_eos:
+            ids.append(self.eos_token_ids[0])
+        return ids
+
+    def decode(
+        self,
+        ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        continuation: bool = False,
+    ) -> str:
+        """The text of the ids. Bytes that are no UTF-8 become U+FFFD, one a maximal subpart.
+
+        Where ``encode`` puts a space in front of a text (``space_prefix``), one at its start is
+        taken away, unless the ids are a ``continuation`` of other text.
+        Raises ``RequestError`` for an id outside the vocabulary.
+        """
+        skipped = self._special if skip_special_tokens else ()
+        raw = b"".join(self.token_bytes(token) for token in ids if token not in skipped)
+        if self.space_prefix and not continuation:
+            raw = raw.removeprefix(b" ")
+        return raw.decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token adds to a text. Raises ``RequestError`` outside the vocabulary."""
+        raw = self._bytes.get(token_id)
+        if raw is None:
+            if not 0 <= token_id < self.vocab_size:
+                last = self.vocab_size - 1
+                raise RequestError(f"token id {token_id} is outside the vocabulary (0 to {last})")
+            raw = self._bytes[token_id] = self._model.token_bytes(token_id)
+        return raw
+
+    def token_text(self, token_id: int) -> str:
+        """A token by itself as text, with U+FFFD for bytes that are no character by themselves."""
+        return self.token_bytes(token_id).decode(errors="replace")
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether ``skip_special_tokens`` leaves this token out."""
+        return token_id in self._special
+
+    def literal_starts(self, text: str) -> list[int]:
+        """Where control and user-defined tokens stand in a text, in characters; not blank ones.
+
+        Encoding, with ``parse_special``, cuts a text there first of all: what lies before and what
+        starts there have the tokens that they have by themselves.
+        """
+        return self._model.literals.starts(text)
+
+    def literal_id(self, text: str) -> int | None:
+        """The control or user-defined token that reads ``text``, if there is one."""
+        return self._literals.get(text)
+
+
+class IncrementalDecoder:
+    """The text of one sequence, as its tokens come.
+
+    ``push`` returns the text that is certain, and holds back the bytes of a character that later
+    tokens may complete. All pushes and a ``flush`` at the end make ``Tokenizer.decode`` of all,
+    with the same ``skip_special_tokens`` and ``continuation``.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special_tokens: bool = True,
+        continuation: bool = False,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
+        self._prefixed = tokenizer.space_prefix and not continuation
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token_id: int) -> str:
+        """The text that this token makes certain; may be empty."""
+        if self._skip and self._tokenizer.is_special(token_id):
+            return ""
+        raw = self._tokenizer.token_bytes(token_id)
+        if self._prefixed and raw:
+            self._prefixed = False
+            raw = raw.removeprefix(b" ")
+        return self._decoder.decode(raw)
+
+    def flush(self) -> str:
+        """What was held back, as U+FFFD: the sequence is over."""
+        return self._decoder.decode(b"", final=True)
+
+
+def check_unicode(text: str) -> None:
+    """Raise ``RequestError`` for a text with a lone surrogate, as undecodable input leaves."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        code = f"U+{ord(text[error.start]):04X}"
+        raise RequestError(
+            f"the text is not valid Unicode: a lone surrogate {code} at character {error.start}"
+        ) from None
