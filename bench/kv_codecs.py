@@ -26,7 +26,7 @@ from kvreuse.model.calibrated import codec_for
 from kvreuse.model.fetch.source import resolve
 from kvreuse.model.gguf.read import GGUFFile
 from kvreuse.ops.native import Attention, Kernels, KVView, Rotary, open_kernels
-from kvreuse.shape import ModelSpec
+from kvreuse.shape import ModelShape
 from layer import LayerStep
 
 SEQUENCES, TOKENS = 16, 4096
@@ -46,7 +46,7 @@ Figures = dict[str, dict[str, float]]
 class Layer:
     """One layer's pool in one codec, and a step over it of one token a sequence."""
 
-    def __init__(self, kernels: Kernels, spec: ModelSpec, codec: KVCodec) -> None:
+    def __init__(self, kernels: Kernels, spec: ModelShape, codec: KVCodec) -> None:
         layout = KVLayout(1, spec.num_kv_heads, spec.head_dim, codec=codec)
         pages = SEQUENCES * layout.pages_for(TOKENS)
         # A byte of which also fp16 and fp32 scales are numbers.
@@ -93,7 +93,7 @@ class Layer:
         return (time.perf_counter() - start) / CALLS
 
 
-def kernel(kernels: Kernels, spec: ModelSpec, repeats: int) -> Figures:
+def kernel(kernels: Kernels, spec: ModelShape, repeats: int) -> Figures:
     """The attention kernel alone, by codec."""
     codecs = {
         name: make_codec(name, num_layers=1, num_kv_heads=spec.num_kv_heads, head_dim=spec.head_dim)

@@ -6,7 +6,7 @@ import numpy as np
 
 from kvreuse.kv.codec.calibration import Calibration
 from kvreuse.kv.codec.codec import KVCodec, make_codec
-from kvreuse.shape import ModelSpec
+from kvreuse.shape import ModelShape
 
 REAL_CODECS = ("bf16", "auto")
 """Codecs worth a real model where a test is about something else: ``auto`` has planes of all."""
@@ -15,7 +15,7 @@ MIXTURES = 9
 """Pairs of a key's and a value's plane codec."""
 
 
-def codec_for(spec: ModelSpec, name: str, first: int = 0) -> KVCodec:
+def codec_for(spec: ModelShape, name: str, first: int = 0) -> KVCodec:
     """The codec ``name`` for a model. ``auto`` gets a calibration that has something of everything.
 
     Its heads go through all pairs of plane codecs, from the pair ``first`` on.
@@ -29,7 +29,7 @@ def codec_for(spec: ModelSpec, name: str, first: int = 0) -> KVCodec:
     )
 
 
-def everything(spec: ModelSpec, first: int = 0) -> Calibration:
+def everything(spec: ModelShape, first: int = 0) -> Calibration:
     """Constants, scales, clips, both rotations and every width, none of them found by measuring."""
     rng = np.random.default_rng(first)
     layers, heads = spec.num_layers, spec.num_kv_heads
@@ -44,7 +44,7 @@ def everything(spec: ModelSpec, first: int = 0) -> Calibration:
     )
 
 
-def untransformed(spec: ModelSpec, name: str) -> KVCodec:
+def untransformed(spec: ModelShape, name: str) -> KVCodec:
     """The naive recipe: rows are quantised as they are."""
     return make_codec(
         name,

@@ -20,7 +20,7 @@ from kvreuse.kv.pool import PagePool
 from kvreuse.model.gguf.read import GGUFFile, read_spec
 from kvreuse.ops import reference
 from kvreuse.ops.batch import BatchInput
-from kvreuse.shape import ModelSpec
+from kvreuse.shape import ModelShape
 
 from .kv_codecs import MIXTURES, codec_for
 from .model.gguf.gguf_files import tiny_metadata, tiny_tensors, write_gguf, write_tiny
@@ -49,7 +49,7 @@ class Case:
     def __str__(self) -> str:
         return self.name if self.codec == "bf16" else f"{self.codec}: {self.name}"
 
-    def layout(self, spec: ModelSpec) -> KVLayout:
+    def layout(self, spec: ModelShape) -> KVLayout:
         return KVLayout.of(spec, self.page_size, codec_for(spec, self.codec, self.first))
 
     def write(self, path: Path) -> Path:
@@ -63,7 +63,7 @@ class Case:
         }
         return write_gguf(path, metadata, tensors)
 
-    def batch(self, spec: ModelSpec) -> BatchInput:
+    def batch(self, spec: ModelShape) -> BatchInput:
         rng = np.random.default_rng(1)
         counts = [-(-n // self.page_size) for n in self.lengths]
         pages = rng.permutation(sum(counts)).astype(np.int32)

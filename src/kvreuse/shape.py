@@ -1,4 +1,4 @@
-"""ModelSpec: what the forward pass, the planner and the page keys need to know of a model."""
+"""ModelShape: what the forward pass, the planner and the page keys need to know of a model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RopeSpec:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ModelSpec:
+class ModelShape:
     """The shape of a decoder-only Transformer. All sizes in elements.
 
     ``windows[i]`` is the number of last positions that layer ``i`` sees (``None``: all of them);

@@ -18,10 +18,10 @@ from kvreuse.kv.codec.codec import KVCodec, make_codec
 from kvreuse.kv.codec.planes import decode, encode
 from kvreuse.kv.layout import KVLayout
 from kvreuse.ops import reference
-from kvreuse.shape import ModelSpec, RopeSpec
+from kvreuse.shape import ModelShape, RopeSpec
 
 SMOLLM2 = KVLayout(num_layers=30, num_kv_heads=3, head_dim=64)
-SPEC = ModelSpec(
+SPEC = ModelShape(
     architecture="llama",
     num_layers=30,
     hidden_size=576,
@@ -202,7 +202,7 @@ def test_everything_about_a_codec_counts_in_the_fingerprint() -> None:
     assert len(prints) == bf16 + 3 * len(calibrations) + (len(calibrations) - 1)
 
 
-def made(spec: ModelSpec, name: str, calibration: Calibration | None) -> KVCodec:
+def made(spec: ModelShape, name: str, calibration: Calibration | None) -> KVCodec:
     return make_codec(
         name,
         num_layers=spec.num_layers,

@@ -11,7 +11,7 @@ import pytest
 from kvreuse.kv.codec.codec import KVCodec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.ops import native, reference
-from kvreuse.shape import ModelSpec, RopeSpec
+from kvreuse.shape import ModelShape, RopeSpec
 
 from ..kv_codecs import codec_for
 
@@ -23,8 +23,8 @@ HEADS, GROUP, TOKENS = 2, 3, 40
 CODECS = ("int8", "int4", "k8v4", "auto")
 
 
-def spec_of(head_dim: int) -> ModelSpec:
-    return ModelSpec(
+def spec_of(head_dim: int) -> ModelShape:
+    return ModelShape(
         architecture="llama",
         num_layers=1,
         hidden_size=64,
@@ -43,7 +43,7 @@ def spec_of(head_dim: int) -> ModelSpec:
 class Run:
     """One sequence of 40 tokens in two pages; all of its rows in one batch."""
 
-    spec: ModelSpec
+    spec: ModelShape
     codec: KVCodec
     qkv: Float32
     """float32[40, (heads + 2 kv heads) * head_dim]."""
@@ -129,7 +129,7 @@ class Run:
         return heads.reshape(TOKENS, -1), pages
 
 
-def rows(spec: ModelSpec, seed: int = 0, spread: int = 0) -> Float32:
+def rows(spec: ModelShape, seed: int = 0, spread: int = 0) -> Float32:
     """Random rows; with a ``spread``, each times a power of two of up to that exponent."""
     rng = np.random.default_rng(seed)
     shape = (TOKENS, spec.q_size + 2 * spec.kv_size)

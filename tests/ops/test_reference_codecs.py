@@ -11,7 +11,7 @@ from kvreuse.kv.codec.planes import Kind
 from kvreuse.kv.layout import KVLayout, Plane
 from kvreuse.ops import reference as ref
 from kvreuse.ops.reference.products import as_integers
-from kvreuse.shape import ModelSpec, RopeSpec
+from kvreuse.shape import ModelShape, RopeSpec
 
 from ..kv_codecs import codec_for
 
@@ -120,7 +120,7 @@ class Case:
     """Two sequences over pages in a shuffled order; nothing is transformed."""
 
     def __init__(self, name: str, lengths: tuple[int, int], head_dim: int = 64) -> None:
-        spec = ModelSpec(
+        spec = ModelShape(
             architecture="llama",
             num_layers=5,
             hidden_size=64,

@@ -15,7 +15,7 @@ import pytest
 from kvreuse.kv.layout import KVLayout
 from kvreuse.model.gguf.read import GGUFFile, read_spec
 from kvreuse.ops import reference as ref
-from kvreuse.shape import ModelSpec, RopeSpec
+from kvreuse.shape import ModelShape, RopeSpec
 
 from ..model.gguf.gguf_files import write_tiny, write_tiny_llama
 from ..oracle import Oracle, compare
@@ -23,7 +23,7 @@ from ..oracle import Oracle, compare
 Ints = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
 
-SPEC = ModelSpec(
+SPEC = ModelShape(
     architecture="llama",
     num_layers=2,
     hidden_size=64,
@@ -57,7 +57,7 @@ class Step:
 class Model:
     """A tiny file's weights and some pages."""
 
-    def __init__(self, path: Path, spec: ModelSpec = SPEC) -> None:
+    def __init__(self, path: Path, spec: ModelShape = SPEC) -> None:
         self.spec = spec
         self.weights = {
             tensor.name: ref.matrix(
@@ -82,7 +82,7 @@ class Model:
 TABLE = np.array([6, 1, 4], dtype=np.int32)
 
 
-def spec_of(path: Path) -> ModelSpec:
+def spec_of(path: Path) -> ModelShape:
     with GGUFFile(path) as file:
         return read_spec(file)
 

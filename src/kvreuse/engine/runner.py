@@ -12,7 +12,7 @@ from kvreuse.model.gguf.container import GGUFFile
 from kvreuse.model.weights import ModelWeights, Progress, load_weights
 from kvreuse.ops.batch import BatchInput, Float32Array
 from kvreuse.ops.native import Kernels, open_kernels
-from kvreuse.shape import ModelSpec
+from kvreuse.shape import ModelShape
 
 
 class ModelRunner:
@@ -23,7 +23,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        spec: ModelSpec,
+        spec: ModelShape,
         weights: ModelWeights,
         kernels: Kernels,
         pool: PagePool,
@@ -86,7 +86,7 @@ class ModelRunner:
 
 def load_runner(
     file: GGUFFile,
-    spec: ModelSpec,
+    spec: ModelShape,
     pool: PagePool,
     config: EngineConfig,
     progress: Progress | None = None,

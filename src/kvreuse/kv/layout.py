@@ -13,7 +13,7 @@ import numpy.typing as npt
 from kvreuse.errors import ConfigError
 from kvreuse.kv.codec.codec import BF16, KVCodec
 from kvreuse.kv.codec.planes import TILE_TOKENS, Kind, PlaneCodec
-from kvreuse.shape import ModelSpec
+from kvreuse.shape import ModelShape
 
 KINDS: tuple[Kind, Kind] = ("key", "value")
 
@@ -60,7 +60,7 @@ class KVLayout:
         object.__setattr__(self, "_offsets", (0, *itertools.accumulate(sizes)))
 
     @classmethod
-    def of(cls, spec: ModelSpec, page_size: int = 32, codec: KVCodec = BF16) -> KVLayout:
+    def of(cls, spec: ModelShape, page_size: int = 32, codec: KVCodec = BF16) -> KVLayout:
         """The layout for the keys and values of ``spec``."""
         return cls(spec.num_layers, spec.num_kv_heads, spec.head_dim, page_size, codec)
 

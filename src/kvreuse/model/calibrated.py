@@ -9,7 +9,7 @@ from kvreuse.kv.codec.calibration import Calibration
 from kvreuse.kv.codec.codec import BF16, KVCodec, make_codec
 from kvreuse.model.fetch.folders import cache_folder
 from kvreuse.model.gguf.container import GGUFFile
-from kvreuse.shape import ModelSpec
+from kvreuse.shape import ModelShape
 
 
 def calibration_path(model_digest: str) -> Path:
@@ -23,7 +23,7 @@ def calibration_path(model_digest: str) -> Path:
     return cache / "kvreuse" / "calibration" / f"{model_digest}.safetensors"
 
 
-def find_calibration(file: GGUFFile, spec: ModelSpec, given: str | None) -> Calibration | None:
+def find_calibration(file: GGUFFile, spec: ModelShape, given: str | None) -> Calibration | None:
     """The calibration in the file ``given``, or the one that ``kvreuse calibrate`` left; None where
     nothing was given and it left none. ConfigError for one that cannot be read, or is of another
     model.
@@ -43,7 +43,7 @@ def find_calibration(file: GGUFFile, spec: ModelSpec, given: str | None) -> Cali
 
 
 def codec_for(
-    file: GGUFFile, spec: ModelSpec, name: str, calibration: str | None, *, force: bool
+    file: GGUFFile, spec: ModelShape, name: str, calibration: str | None, *, force: bool
 ) -> KVCodec:
     """The codec ``name`` for the model of ``file``, with the calibration that there is for it.
 

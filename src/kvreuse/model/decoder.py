@@ -24,7 +24,7 @@ from kvreuse.ops.native import (
     Tensor,
     Workspace,
 )
-from kvreuse.shape import ModelSpec, RopeSpec
+from kvreuse.shape import ModelShape, RopeSpec
 
 UNITS_PER_THREAD = 8
 """Pieces of attention's work that every thread should find: threads take them in turn."""
@@ -56,7 +56,7 @@ class Decoder:
 
     def __init__(
         self,
-        spec: ModelSpec,
+        spec: ModelShape,
         weights: ModelWeights,
         kernels: Kernels,
         layout: KVLayout,
@@ -212,7 +212,7 @@ class Decoder:
         return self._program.page_bytes_read
 
 
-def _kv_view(spec: ModelSpec, layout: KVLayout, pool: npt.NDArray[np.uint8]) -> KVView:
+def _kv_view(spec: ModelShape, layout: KVLayout, pool: npt.NDArray[np.uint8]) -> KVView:
     """Where and how keys and values lie in the pages of ``pool``."""
     codecs = () if layout.codec.is_plain else (layout.codec_ids(), layout.clips())
     return KVView(

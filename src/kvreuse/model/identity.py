@@ -9,12 +9,12 @@ from kvreuse.kv.layout import KVLayout
 from kvreuse.model.gguf.container import GGUFFile
 from kvreuse.model.rope import rope_tables
 from kvreuse.ops.native import ARITHMETIC
-from kvreuse.shape import ModelSpec, RopeSpec
+from kvreuse.shape import ModelShape, RopeSpec
 
 _ROPE_POSITIONS = 4096  # enough that tables which differ anywhere differ here
 
 
-def namespace_of(file: GGUFFile, spec: ModelSpec, layout: KVLayout) -> bytes:
+def namespace_of(file: GGUFFile, spec: ModelShape, layout: KVLayout) -> bytes:
     """32 bytes that are equal only where equal tokens have equal pages, in any process.
 
     The weights enter as the SHA-256 of the whole file: about a tenth of a second for 100 MB.

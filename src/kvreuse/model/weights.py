@@ -13,7 +13,7 @@ from kvreuse.model.gguf.container import GGUFFile
 from kvreuse.model.gguf.ggml import PACKINGS, GGMLType
 from kvreuse.model.gguf.header import shown
 from kvreuse.ops.native import Arena, Kernels, Matrix, Projection
-from kvreuse.shape import ModelSpec
+from kvreuse.shape import ModelShape
 
 Vector = npt.NDArray[np.float32]
 Progress = Callable[[int, int], None]
@@ -82,7 +82,7 @@ class ModelWeights:
 
 
 def load_weights(
-    file: GGUFFile, spec: ModelSpec, kernels: Kernels, progress: Progress | None = None
+    file: GGUFFile, spec: ModelShape, kernels: Kernels, progress: Progress | None = None
 ) -> ModelWeights:
     """Repack all weights that ``read_spec`` has checked; ``repacked`` of the result says how.
 
@@ -103,7 +103,7 @@ def load_weights(
     )
 
 
-def _load_layer(packer: _Packer, spec: ModelSpec, b: str) -> LayerWeights:
+def _load_layer(packer: _Packer, spec: ModelShape, b: str) -> LayerWeights:
     """The layer whose tensors' names begin with ``b``."""
 
     def vector_if(there: bool, *names: str) -> Vector | None:

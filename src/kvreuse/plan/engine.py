@@ -11,7 +11,7 @@ from kvreuse.model.gguf.read import GGUFFile
 from kvreuse.plan.buffers import StepShape, buffer_bytes, process_bytes
 from kvreuse.plan.geometry import Widths
 from kvreuse.plan.weights import packed_bytes, vector_bytes
-from kvreuse.shape import ModelSpec
+from kvreuse.shape import ModelShape
 from kvreuse.sizes import format_size
 
 
@@ -71,7 +71,7 @@ class EnginePlan:
 
 
 def plan_engine(
-    file: GGUFFile, spec: ModelSpec, layout: KVLayout, config: EngineConfig, threads: int
+    file: GGUFFile, spec: ModelShape, layout: KVLayout, config: EngineConfig, threads: int
 ) -> EnginePlan:
     """The plan of an engine that serves ``file`` by ``config``, from its header alone.
 
@@ -92,7 +92,7 @@ def plan_engine(
     )
 
 
-def widths_of(spec: ModelSpec) -> Widths:
+def widths_of(spec: ModelShape) -> Widths:
     """The widths of a model that this engine serves."""
     return Widths(
         hidden=spec.hidden_size,

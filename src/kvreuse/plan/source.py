@@ -18,7 +18,7 @@ from kvreuse.plan.fields import Fields
 from kvreuse.plan.geometry import Geometry, Widths, attention
 from kvreuse.plan.gguf_keys import gguf_config
 from kvreuse.plan.weights import file_bytes, packed_bytes, vector_bytes
-from kvreuse.shape import ModelSpec
+from kvreuse.shape import ModelShape
 
 INDEX = "model.safetensors.index.json"
 
@@ -98,7 +98,7 @@ def _of_gguf(path: Path, name: str) -> PlannedModel:
         )
 
 
-def geometry_of_spec(spec: ModelSpec) -> Geometry:
+def geometry_of_spec(spec: ModelShape) -> Geometry:
     """The geometry of a model that this engine serves."""
     windows = spec.windows or (None,) * spec.num_layers
     layers = tuple(attention(spec.num_kv_heads, spec.head_dim, window) for window in windows)

@@ -13,21 +13,21 @@ import pytest
 from kvreuse.errors import ModelFileError
 from kvreuse.model.gguf.architectures import ARCHITECTURES, NEUTRAL, NO_WINDOWS
 from kvreuse.model.gguf.read import GGUFFile, expected_tensors, read_spec
-from kvreuse.shape import ModelSpec, RopeSpec
+from kvreuse.shape import ModelShape, RopeSpec
 
 from .gguf_files import tiny_metadata, tiny_tensors, write_gguf, write_tiny
 
 EVERY = pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
 
 
-def spec_of(path: Path) -> ModelSpec:
+def spec_of(path: Path) -> ModelShape:
     with GGUFFile(path) as file:
         return read_spec(file)
 
 
 def test_llama(tmp_path: Path) -> None:
     spec = spec_of(write_tiny(tmp_path / "x", "llama", tied=False))
-    expected = ModelSpec(
+    expected = ModelShape(
         architecture="llama",
         num_layers=2,
         hidden_size=64,

@@ -1,4 +1,4 @@
-"""From a file's metadata to a ModelSpec, and what is refused on the way."""
+"""From a file's metadata to a ModelShape, and what is refused on the way."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 
 from kvreuse.errors import ModelFileError
 from kvreuse.model.gguf.read import MATRIX_TYPES, GGUFFile, expected_tensors, read_spec
-from kvreuse.shape import ModelSpec, RopeSpec
+from kvreuse.shape import ModelShape, RopeSpec
 
 from .gguf_files import Floats, llama_metadata, llama_tensors, write_gguf, write_tiny_llama
 
 Change = Callable[[dict[str, Any], dict[str, Floats], dict[str, str]], object]
 
 
-def spec_of(path: Path) -> ModelSpec:
+def spec_of(path: Path) -> ModelShape:
     with GGUFFile(path) as file:
         return read_spec(file)
 
@@ -33,7 +33,7 @@ def changed(tmp_path: Path, change: Change) -> Path:
 
 
 def test_the_real_model(model_path: Path) -> None:
-    assert spec_of(model_path) == ModelSpec(
+    assert spec_of(model_path) == ModelShape(
         architecture="llama",
         num_layers=30,
         hidden_size=576,

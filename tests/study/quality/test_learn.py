@@ -11,7 +11,7 @@ from kvreuse.config import EngineConfig
 from kvreuse.kv.codec.calibration import Calibration
 from kvreuse.kv.codec.codec import LayerTransform
 from kvreuse.ops.batch import Int32Array
-from kvreuse.shape import ModelSpec, RopeSpec
+from kvreuse.shape import ModelShape, RopeSpec
 from kvreuse.study.quality.capture import Capture, LayerRows, rope_pairs, turn
 from kvreuse.study.quality.errors import CLIPS, layer_errors
 from kvreuse.study.quality.evaluate import evaluate
@@ -107,7 +107,7 @@ def test_the_engine_agrees(
 
 
 def moments(keys: Float64Array, queries: Float64Array, horizon: int) -> Moments:
-    spec = ModelSpec(
+    spec = ModelShape(
         architecture="llama",
         num_layers=1,
         hidden_size=64,

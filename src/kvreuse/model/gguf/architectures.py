@@ -1,4 +1,4 @@
-"""One small function an architecture: from a file's keys to a ModelSpec.
+"""One small function an architecture: from a file's keys to a ModelShape.
 
 Sources: the GGUF specification, the converters that write these files (package ``gguf``), and the
 models' own configurations (``config.json``) for what the files leave out.
@@ -15,7 +15,7 @@ import numpy as np
 
 from kvreuse.model.gguf.keys import WIDTH_MULTIPLE, Keys, brief
 from kvreuse.model.gguf.rope_keys import read_rope
-from kvreuse.shape import ModelSpec, RopePairs, RopeSpec
+from kvreuse.shape import ModelShape, RopePairs, RopeSpec
 
 MAX_HEAD_DIM = 256
 HEAD_MULTIPLE = 16
@@ -52,7 +52,7 @@ NO_WINDOWS: dict[str, Any] = {
 }
 
 
-def llama(keys: Keys) -> ModelSpec:
+def llama(keys: Keys) -> ModelShape:
     """Llama 1 to 3, Mistral, TinyLlama, SmolLM: pairs interleaved; Mistral 7B v0.1 has a window."""
     keys.refuse({"rope.freq_base_swa": None})
     spec = _common(keys, "interleaved")
@@ -63,19 +63,19 @@ def llama(keys: Keys) -> ModelSpec:
     )
 
 
-def qwen2(keys: Keys) -> ModelSpec:
+def qwen2(keys: Keys) -> ModelShape:
     """Qwen 2 and 2.5: a bias on queries, keys and values."""
     keys.refuse(NO_WINDOWS)
     return dataclasses.replace(_common(keys, "half"), qkv_bias=True)
 
 
-def qwen3(keys: Keys) -> ModelSpec:
+def qwen3(keys: Keys) -> ModelShape:
     """Qwen 3: heads of queries and keys are normalised."""
     keys.refuse(NO_WINDOWS)
     return dataclasses.replace(_common(keys, "half"), qk_norm=True)
 
 
-def gemma3(keys: Keys) -> ModelSpec:
+def gemma3(keys: Keys) -> ModelShape:
     """Gemma 3: windows on five layers of six, with a base and no scaling of their own.
 
     The largest, of 62 layers, scales its scores by the width of a head that its hidden size gives,
@@ -96,7 +96,7 @@ def gemma3(keys: Keys) -> ModelSpec:
     )
 
 
-ARCHITECTURES: Mapping[str, Callable[[Keys], ModelSpec]] = {
+ARCHITECTURES: Mapping[str, Callable[[Keys], ModelShape]] = {
     "llama": llama,
     "qwen2": qwen2,
     "qwen3": qwen3,
@@ -105,14 +105,14 @@ ARCHITECTURES: Mapping[str, Callable[[Keys], ModelSpec]] = {
 """The architectures that the decoder serves, by the name that a file gives."""
 
 
-def _common(keys: Keys, pairs: RopePairs, default_base: float = 10_000.0) -> ModelSpec:
+def _common(keys: Keys, pairs: RopePairs, default_base: float = 10_000.0) -> ModelShape:
     """What all of them have, as in Llama."""
     keys.refuse(NEUTRAL)
     layers = keys.count("block_count", at_most=len(keys.file.tensors))
     hidden = keys.width("embedding_length")
     heads = keys.count("attention.head_count")
     head_dim = _head_dim(keys, hidden, heads)
-    return ModelSpec(
+    return ModelShape(
         architecture=keys.architecture,
         num_layers=layers,
         hidden_size=hidden,

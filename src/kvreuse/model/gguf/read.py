@@ -1,4 +1,4 @@
-"""GGUF -> ModelSpec: reads what the forward pass needs to know, and checks all that it will read.
+"""GGUF -> ModelShape: reads what the forward pass needs to know, and checks all that it will read.
 
 After ``read_spec`` a loader cannot fail: every tensor of the forward pass is there, in the shape
 that the metadata says, in a type that the kernels serve, and no tensor of the file is left unused.
@@ -15,7 +15,7 @@ from kvreuse.model.gguf.ggml import PACKINGS, GGMLType
 from kvreuse.model.gguf.header import shown
 from kvreuse.model.gguf.keys import Keys
 from kvreuse.model.gguf.rope_keys import FACTORS
-from kvreuse.shape import ModelSpec
+from kvreuse.shape import ModelShape
 
 __all__ = [
     "MATRIX_TYPES",
@@ -34,7 +34,7 @@ NORM_TYPES = frozenset({GGMLType.F32, GGMLType.F16, GGMLType.BF16})
 Shape = tuple[int, ...]
 
 
-def read_spec(file: GGUFFile) -> ModelSpec:
+def read_spec(file: GGUFFile) -> ModelShape:
     """The spec of a model whose tensors have been checked against it.
 
     Raises ``ModelFileError``, with one line: an unsupported architecture, feature or tensor type, a
@@ -52,7 +52,7 @@ def read_spec(file: GGUFFile) -> ModelSpec:
     return spec
 
 
-def expected_tensors(spec: ModelSpec) -> Iterator[tuple[str, Shape]]:
+def expected_tensors(spec: ModelShape) -> Iterator[tuple[str, Shape]]:
     """(name, shape) of every tensor of the model; matrices are 2-D, norms and biases 1-D."""
     yield "token_embd.weight", (spec.vocab_size, spec.hidden_size)
     yield "output_norm.weight", (spec.hidden_size,)
@@ -65,7 +65,7 @@ def expected_tensors(spec: ModelSpec) -> Iterator[tuple[str, Shape]]:
             yield f"blk.{layer}.{name}", shape
 
 
-def _layer_tensors(spec: ModelSpec) -> Iterator[tuple[str, Shape]]:
+def _layer_tensors(spec: ModelShape) -> Iterator[tuple[str, Shape]]:
     """Those of one layer, without its prefix."""
     hidden, ffn = spec.hidden_size, spec.intermediate_size
     yield "attn_norm.weight", (hidden,)
@@ -89,7 +89,7 @@ def _layer_tensors(spec: ModelSpec) -> Iterator[tuple[str, Shape]]:
         yield "post_ffw_norm.weight", (hidden,)
 
 
-def check_tensors(file: GGUFFile, spec: ModelSpec) -> None:
+def check_tensors(file: GGUFFile, spec: ModelShape) -> None:
     """Every tensor of ``expected_tensors`` is there in shape and type, and there is no other.
 
     A tensor that we would not read (another bias, experts) means another computation than ours.

@@ -22,7 +22,7 @@ from kvreuse.ops.reference.transform import (
     transform_queries,
     transform_values,
 )
-from kvreuse.shape import ModelSpec
+from kvreuse.shape import ModelShape
 
 Ints = npt.NDArray[np.int32]
 Weights = Mapping[str, Matrix]
@@ -61,7 +61,7 @@ class Batch(Protocol):
 
 
 def forward(
-    spec: ModelSpec, weights: Weights, batch: Batch, pages: Pages, layout: KVLayout
+    spec: ModelShape, weights: Weights, batch: Batch, pages: Pages, layout: KVLayout
 ) -> Float32:
     """Logits float32 ``[S, vocab]`` of one step; keys and values are written into ``pages``.
 
@@ -83,7 +83,7 @@ class _Step:
     """One step through the layers: what the operations of a layer share."""
 
     def __init__(
-        self, spec: ModelSpec, weights: Weights, batch: Batch, pages: Pages, layout: KVLayout
+        self, spec: ModelShape, weights: Weights, batch: Batch, pages: Pages, layout: KVLayout
     ) -> None:
         self.spec, self.weights, self.batch = spec, weights, batch
         self.pages, self.layout = pages, layout

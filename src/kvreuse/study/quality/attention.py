@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from kvreuse.ops.batch import Float32Array
-from kvreuse.shape import ModelSpec
+from kvreuse.shape import ModelShape
 from kvreuse.study.quality.capture import LayerRows
 
 
@@ -40,7 +40,7 @@ class Probe:
 
     @classmethod
     def of(
-        cls, spec: ModelSpec, layer: int, rows: LayerRows, head: int, behind: Float32Array
+        cls, spec: ModelShape, layer: int, rows: LayerRows, head: int, behind: Float32Array
     ) -> Probe:
         """The probe of KV head ``head`` of ``rows``, which are of ``layer``; ``behind`` is
         float32[q_size, hidden] of all heads."""

@@ -15,7 +15,7 @@ from kvreuse.model.rope import rope_tables
 from kvreuse.model.weights import LayerWeights, ModelWeights, Vector
 from kvreuse.ops.batch import Float32Array, Int32Array
 from kvreuse.ops.native import Tensor
-from kvreuse.shape import ModelSpec, RopeSpec
+from kvreuse.shape import ModelShape, RopeSpec
 from kvreuse.study.quality.subject import Subject
 
 
@@ -167,7 +167,7 @@ def turn(heads: Float32Array, rope: RopeSpec, positions: Int32Array) -> Float32A
     return out
 
 
-def layer_rope(spec: ModelSpec, layer: int) -> RopeSpec:
+def layer_rope(spec: ModelShape, layer: int) -> RopeSpec:
     """The rotary embedding of a layer: layers with a window may have one of their own."""
     windowed = bool(spec.windows) and spec.windows[layer] is not None
     return spec.local_rope if windowed and spec.local_rope is not None else spec.rope

@@ -11,7 +11,7 @@ from kvreuse.kv.codec.codec import LayerTransform
 from kvreuse.kv.codec.planes import INT4, INT8, Kind, PlaneCodec
 from kvreuse.ops.batch import Float32Array
 from kvreuse.ops.reference.transform import hadamard
-from kvreuse.shape import ModelSpec
+from kvreuse.shape import ModelShape
 from kvreuse.study.quality.attention import Probe
 from kvreuse.study.quality.capture import LayerRows
 
@@ -32,7 +32,7 @@ class LayerErrors:
 
 
 def layer_errors(
-    spec: ModelSpec,
+    spec: ModelShape,
     layer: int,
     windows: Sequence[LayerRows],
     behind: Float32Array,
@@ -53,7 +53,7 @@ def layer_errors(
 
 
 def stored_form(
-    spec: ModelSpec,
+    spec: ModelShape,
     windows: Sequence[LayerRows],
     behind: Float32Array,
     transform: LayerTransform,

@@ -10,7 +10,7 @@ from kvreuse.kv.codec.calibration import Calibration
 from kvreuse.kv.codec.codec import LayerTransform
 from kvreuse.kv.codec.planes import INT4
 from kvreuse.ops.batch import Float32Array, Int32Array
-from kvreuse.shape import ModelSpec
+from kvreuse.shape import ModelShape
 from kvreuse.study.quality.attention import Probe
 from kvreuse.study.quality.capture import Capture, LayerRows, layer_rope
 from kvreuse.study.quality.errors import LayerErrors, layer_errors, plane_error, stored_form
@@ -67,7 +67,7 @@ def learn(
 
 
 def best_transform(
-    spec: ModelSpec,
+    spec: ModelShape,
     layer: int,
     windows: Sequence[LayerRows],
     behind: Float32Array,

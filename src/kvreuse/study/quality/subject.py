@@ -19,7 +19,7 @@ from kvreuse.model.gguf.read import GGUFFile, read_spec
 from kvreuse.model.weights import ModelWeights, Progress, load_weights
 from kvreuse.ops.batch import BatchInput, Float32Array, Int32Array
 from kvreuse.ops.native import Kernels, open_kernels
-from kvreuse.shape import ModelSpec
+from kvreuse.shape import ModelShape
 from kvreuse.text.tokenizer import Tokenizer
 
 LOGITS_BYTES = 64 << 20
@@ -32,7 +32,7 @@ class Subject:
     """A model's weights, packed, and what else is needed to run it. ``digest``: its file's SHA-256,
     in hex."""
 
-    spec: ModelSpec
+    spec: ModelShape
     weights: ModelWeights
     kernels: Kernels
     tokenizer: Tokenizer
@@ -107,7 +107,7 @@ class Measured:
         self.pool.close()
 
 
-def geometry(spec: ModelSpec) -> dict[str, int]:
+def geometry(spec: ModelShape) -> dict[str, int]:
     """What a codec needs to know of a model."""
     return {
         "num_layers": spec.num_layers,
@@ -116,6 +116,6 @@ def geometry(spec: ModelSpec) -> dict[str, int]:
     }
 
 
-def codec_of(spec: ModelSpec, name: str, calibration: Calibration | None) -> KVCodec:
+def codec_of(spec: ModelShape, name: str, calibration: Calibration | None) -> KVCodec:
     """The codec ``name`` for a model. ConfigError as for ``make_codec``."""
     return make_codec(name, **geometry(spec), calibration=calibration)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from kvreuse.model.rope import rope_tables
 from kvreuse.ops.batch import Float32Array
-from kvreuse.shape import ModelSpec, RopeSpec
+from kvreuse.shape import ModelShape, RopeSpec
 from kvreuse.study.quality.capture import LayerRows, rope_pairs
 
 Float64Array = npt.NDArray[np.float64]
@@ -37,7 +37,7 @@ class Moments:
     ``[kv_heads, head_dim]`` each; ``horizon`` is the number of positions to be ready for.
     """
 
-    def __init__(self, spec: ModelSpec, rope: RopeSpec, horizon: int) -> None:
+    def __init__(self, spec: ModelShape, rope: RopeSpec, horizon: int) -> None:
         shape = spec.num_kv_heads, spec.head_dim
         self._rope, self._horizon = rope, horizon
         self._group_size = spec.group_size
