@@ -218,7 +218,7 @@ def waste(trace: Path, page_size: int = 32) -> Figures:
         for row in csv.DictReader(file):
             # The last token that is chosen is never written.
             tokens = int(row["ContextTokens"]) + int(row["GeneratedTokens"]) - 1
-            seq, _ = cache.open(ids[:tokens])
+            seq, _ = cache.open(cache.lookup(ids[:tokens]))
             if not cache.reserve(seq, tokens):
                 raise ValueError(f"{tokens} tokens are more than this bench has room for")
             cache.commit(seq, ids[:tokens], tokens)

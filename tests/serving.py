@@ -166,7 +166,7 @@ class Server:
     def evict(self, pages: int) -> None:
         """Evict ``pages`` pages, and poison them."""
         if pages:
-            kv, _ = self.cache.open([0])
+            kv, _ = self.cache.open(self.cache.lookup([0]))
             before = self.cache.num_evicted
             assert self.cache.reserve(kv, (self.cache.pool.num_free + pages) * self.cache.page_size)
             assert self.cache.num_evicted >= before + pages

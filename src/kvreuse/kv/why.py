@@ -11,18 +11,19 @@ from kvreuse.kv.prefix import Match, PrefixIndex
 def explain(
     index: PrefixIndex,
     match: Match,
+    salt: str | None,
     page: bytes,
     at: int,
     evicted: Ghosts,
 ) -> Miss:
-    """Why ``match``, which ends at the token ``at``, is no longer.
+    """Why ``match``, of a prompt of ``salt``, ends at the token ``at``.
 
     ``page`` is the full page of the prompt in which it ends, or empty where the prompt ends in it.
     Of other salts only the first page is looked at.
     """
-    if page and index.next_name(match.node, page) in evicted:
+    if page and index.next_name(match, salt, page) in evicted:
         return Miss(Reason.EVICTED, at)
-    if page and match.node < 0 and index.is_first_page(page):
+    if page and not match.nodes and index.has_first_page(page):
         return Miss(Reason.NAMESPACE, at, field="cache_salt")
     if match.nearest is not None and at:
         cached = _tokens_from(index, *match.nearest)
