@@ -113,8 +113,8 @@ class KVCache:
         tokens = token_bytes(ids)
         total = self.pool.layout.pages_for(len(ids))
         if not self.enabled:
-            miss = Miss(Reason.DISABLED, 0)
-            return Hit(0, total, miss, tokens, salt, Match(None, (), None), self._version)
+            disabled = Miss(Reason.DISABLED, 0)
+            return Hit(0, total, disabled, tokens, salt, Match(None, (), None), self._version)
         # The last token has to be computed for its logits.
         match = self._index.match(salt, tokens[:-TOKEN_BYTES])
         found, pages = len(match.nodes) * self.page_size, list(match.nodes)
