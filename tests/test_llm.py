@@ -227,7 +227,7 @@ def test_a_stream_of_a_closed_llm_ends_in_an_error(tiny_model: Path) -> None:
     llm = LLM(tiny_model, kv_cache_memory="8MiB", threads=1)
     stream = llm.stream({"prompt_token_ids": [1, 2, 3]}, GREEDY)
     llm.close()
-    with pytest.raises(RequestError, match="not being served any more"):
+    with pytest.raises(RequestError, match="nothing is being served any more"):
         next(stream)
 
 
@@ -407,7 +407,7 @@ def test_closing_gives_the_memory_back(model_path: Path) -> None:
     llm.close()
     gc.collect()
     assert before - resident_bytes() > (64 << 20) * 9 // 10
-    with pytest.raises(RequestError, match="the LLM is closed"):
+    with pytest.raises(RequestError, match="the engine is closed"):
         llm.generate(FRANCE)
 
 
