@@ -47,7 +47,7 @@ class Layer:
     """One layer's pool in one codec, and a step over it of one token a sequence."""
 
     def __init__(self, kernels: Kernels, spec: ModelShape, codec: KVCodec) -> None:
-        layout = KVLayout(1, spec.num_kv_heads, spec.head_dim, codec=codec)
+        layout = KVLayout(spec.layers[:1], codec=codec)
         pages = SEQUENCES * layout.pages_for(TOKENS)
         # A byte of which also fp16 and fp32 scales are numbers.
         self._pool = np.full((pages, layout.page_bytes), 0x3C, dtype=np.uint8)
@@ -95,10 +95,7 @@ class Layer:
 
 def kernel(kernels: Kernels, spec: ModelShape, repeats: int) -> Figures:
     """The attention kernel alone, by codec."""
-    codecs = {
-        name: make_codec(name, num_layers=1, num_kv_heads=spec.num_kv_heads, head_dim=spec.head_dim)
-        for name in UNIFORM
-    }
+    codecs = {name: make_codec(name, spec.layers[:1]) for name in UNIFORM}
     layers = {name: Layer(kernels, spec, codec) for name, codec in codecs.items()}
     times: dict[str, list[float]] = {name: [] for name in layers}
     memory = []

@@ -114,13 +114,7 @@ def measure(config: EngineConfig, work: Workload, repeats: int) -> dict[str, Fig
     """Medians of both ways. AssertionError where their answers differ."""
     with GGUFFile(resolve(config.model)) as file:
         spec = read_spec(file)
-        codec = make_codec(
-            config.kv_cache_dtype,
-            num_layers=spec.num_layers,
-            num_kv_heads=spec.num_kv_heads,
-            head_dim=spec.head_dim,
-            calibration=None,
-        )
+        codec = make_codec(config.kv_cache_dtype, spec.layers)
         layout = KVLayout.of(spec, config.page_size, codec)
         base = load_runner(file, spec, PagePool(layout, 1), config)
     ways = {

@@ -20,13 +20,7 @@ def codec_for(spec: ModelShape, name: str, first: int = 0) -> KVCodec:
 
     Its heads go through all pairs of plane codecs, from the pair ``first`` on.
     """
-    return make_codec(
-        name,
-        num_layers=spec.num_layers,
-        num_kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-        calibration=everything(spec, first) if name == "auto" else None,
-    )
+    return make_codec(name, spec.layers, everything(spec, first) if name == "auto" else None)
 
 
 def everything(spec: ModelShape, first: int = 0) -> Calibration:
@@ -46,10 +40,5 @@ def everything(spec: ModelShape, first: int = 0) -> Calibration:
 
 def untransformed(spec: ModelShape, name: str) -> KVCodec:
     """The naive recipe: rows are quantised as they are."""
-    return make_codec(
-        name,
-        num_layers=spec.num_layers,
-        num_kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-        calibration=Calibration("none", hadamard_keys=False, hadamard_values=False),
-    )
+    naive = Calibration("none", hadamard_keys=False, hadamard_values=False)
+    return make_codec(name, spec.layers, naive)

@@ -384,7 +384,7 @@ def test_closing_gives_the_memory_back(model_path: Path) -> None:
             {"kv_cache_memory": "10MiB", "max_model_len": 500},
             r"--max-model-len 500 needs 16 pages \(11.2 MiB\), but the KV cache has 14",
         ),
-        ({"page_size": 40}, "page_size must be a positive multiple of 32 tokens, got 40"),
+        ({"page_size": 40}, "--page-size must be a positive multiple of 32 tokens, got 40"),
         ({"kv_cache_memory": "1000TiB"}, "asks for 1000 TiB, but .* are available"),
     ],
 )

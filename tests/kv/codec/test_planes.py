@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvreuse.kv.codec.floats import from_bf16, to_bf16
-from kvreuse.kv.codec.planes import BF16, INT4, INT8, PLANE_CODECS, Kind, PlaneCodec, decode, encode
+from kvreuse.kv.codec.planes import BF16, INT4, INT8, PLANE_CODECS, PlaneCodec, decode, encode
 from kvreuse.kv.codec.rows import GROUP, quantize_int4, quantize_int8
+from kvreuse.shape import KINDS, Kind
 
 Float32 = npt.NDArray[np.float32]
-KINDS: tuple[Kind, Kind] = ("key", "value")
 HEAD_DIMS = (16, 64, 80, 96, 128, 256)
 
 

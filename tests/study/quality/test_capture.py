@@ -12,8 +12,8 @@ from kvreuse.config import EngineConfig
 from kvreuse.kv.codec.codec import BF16
 from kvreuse.kv.codec.floats import from_bf16, to_bf16
 from kvreuse.kv.codec.planes import decode
-from kvreuse.kv.layout import KINDS
 from kvreuse.ops.batch import Int32Array
+from kvreuse.shape import KINDS
 from kvreuse.study.quality.attention import Probe
 from kvreuse.study.quality.capture import Capture, LayerRows
 from kvreuse.study.quality.projection import OutputWeights

@@ -9,15 +9,15 @@ import pytest
 
 from kvreuse.config import EngineConfig
 from kvreuse.kv.codec.calibration import Calibration
-from kvreuse.kv.codec.codec import LayerTransform
+from kvreuse.kv.codec.codec import LayerTransform, make_codec
 from kvreuse.ops.batch import Int32Array
-from kvreuse.shape import ModelShape, RopeSpec
+from kvreuse.shape import ModelShape, RopeSpec, attention
 from kvreuse.study.quality.capture import Capture, LayerRows, rope_pairs, turn
 from kvreuse.study.quality.errors import CLIPS, layer_errors
 from kvreuse.study.quality.evaluate import evaluate
 from kvreuse.study.quality.learn import HORIZON, learn
 from kvreuse.study.quality.projection import OutputWeights
-from kvreuse.study.quality.subject import Subject, codec_of
+from kvreuse.study.quality.subject import Subject
 from kvreuse.study.quality.texts import standard_text, windows_of
 from kvreuse.study.quality.transforms import LARGEST_SCALE, Float64Array, Moments
 
@@ -90,10 +90,10 @@ def test_the_engine_agrees(
     """With what was learnt, int4 is nearer to bf16 than the naive recipe, and int8 nearer yet."""
     naive = Calibration(subject.digest, hadamard_keys=False, hadamard_values=False)
     codecs = [
-        codec_of(subject.spec, "int4", naive),
-        codec_of(subject.spec, "int4", learnt),
-        codec_of(subject.spec, "int8", learnt),
-        codec_of(subject.spec, "bf16", None),
+        make_codec("int4", subject.spec.layers, naive),
+        make_codec("int4", subject.spec.layers, learnt),
+        make_codec("int8", subject.spec.layers, learnt),
+        make_codec("bf16", subject.spec.layers, None),
     ]
     results = evaluate(subject, codecs, [windows[2]])
     coarse, fine, finer, same = (result.quality.kl_mean for result in results)
@@ -109,12 +109,10 @@ def test_the_engine_agrees(
 def moments(keys: Float64Array, queries: Float64Array, horizon: int) -> Moments:
     spec = ModelShape(
         architecture="llama",
-        num_layers=1,
+        layers=(attention(keys.shape[1], keys.shape[2]),) * 1,
         hidden_size=64,
         intermediate_size=64,
         num_heads=queries.shape[1],
-        num_kv_heads=keys.shape[1],
-        head_dim=keys.shape[2],
         vocab_size=10,
         context_length=64,
         rms_norm_eps=1e-5,

@@ -9,15 +9,15 @@ of what the kernels write, to the bit; it serves tests and calibration.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from kvreuse.kv.codec.floats import Float32, from_bf16, to_bf16
 from kvreuse.kv.codec.rows import GROUP, IntegerRows, dequantize, quantize_int4, quantize_int8
+from kvreuse.shape import Kind
 
-Kind = Literal["key", "value"]
 Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]
 

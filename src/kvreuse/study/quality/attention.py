@@ -51,7 +51,7 @@ class Probe:
         at = np.repeat(rows.query_positions, spec.group_size)[:, None]
         tokens = np.arange(len(keys))[None]
         seen = tokens <= at
-        window = spec.windows[layer] if spec.windows else None
+        window = spec.layers[layer].window
         if window is not None:
             seen &= tokens > at - window
         hidden = np.where(seen, 0, -np.inf).astype(np.float32)

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager
 
 from kvreuse.errors import ConfigError
 from kvreuse.kv.codec.calibration import Calibration
-from kvreuse.kv.codec.codec import AUTO
+from kvreuse.kv.codec.codec import AUTO, make_codec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.ops.batch import Int32Array
 from kvreuse.study.quality.increase import Increase, Increases, Report, ticker
 from kvreuse.study.quality.learn import PROBE_WINDOWS, learn
-from kvreuse.study.quality.subject import Subject, codec_of
+from kvreuse.study.quality.subject import Subject
 from kvreuse.study.quality.texts import Text, windows_of
 from kvreuse.study.quality.widths import (
     INT4,
@@ -70,7 +70,7 @@ def calibrate(subject: Subject, text: Text, bound: float, stage: Stage) -> Calib
     trials = _trial_windows(subject, text, len(windows) * context)
     with stage("Perplexity of codecs") as report:
         measured = Increases(subject, trials, ticker(trials, 1 + len(FIXED), report))
-        found = {name: measured.of(codec_of(spec, name, learnt)) for name in FIXED}
+        found = {name: measured.of(make_codec(name, spec.layers, learnt)) for name in FIXED}
     with stage("Widths for auto") as report:
         measured.tick = ticker(trials, MOST_TRIALS, report)
         chosen = _mixture(subject, learnt, found, bound, measured)
@@ -83,7 +83,7 @@ def calibrate(subject: Subject, text: Text, bound: float, stage: Stage) -> Calib
         text=f"{text.name}, {tokens:,} tokens",
     )
     sizes = {
-        name: KVLayout.of(spec, codec=codec_of(spec, name, calibration)).bytes_per_token
+        name: KVLayout.of(spec, codec=make_codec(name, spec.layers, calibration)).bytes_per_token
         for name in ("bf16", *found)
     }
     return Calibrated(calibration, tokens, measured.reference_ppl, found, sizes)
@@ -101,7 +101,8 @@ def _mixture(
     assert errors is not None
 
     def measure(widths: Bytes) -> Increase:
-        return measured.of(codec_of(spec, AUTO, dataclasses.replace(learnt, widths=widths)))
+        calibration = dataclasses.replace(learnt, widths=widths)
+        return measured.of(make_codec(AUTO, spec.layers, calibration))
 
     _, layers, kinds, heads = errors.shape
     tried = [

@@ -169,8 +169,8 @@ def turn(heads: Float32Array, rope: RopeSpec, positions: Int32Array) -> Float32A
 
 def layer_rope(spec: ModelShape, layer: int) -> RopeSpec:
     """The rotary embedding of a layer: layers with a window may have one of their own."""
-    windowed = bool(spec.windows) and spec.windows[layer] is not None
-    return spec.local_rope if windowed and spec.local_rope is not None else spec.rope
+    local = spec.local_rope if spec.layers[layer].window is not None else None
+    return local or spec.rope
 
 
 def rope_pairs(rope: RopeSpec) -> tuple[slice, slice]:

@@ -8,17 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvreuse.kv.codec.codec import LayerTransform
-from kvreuse.kv.codec.planes import INT4, INT8, Kind, PlaneCodec
+from kvreuse.kv.codec.planes import INT4, INT8, PlaneCodec
 from kvreuse.ops.batch import Float32Array
 from kvreuse.ops.reference.transform import hadamard
-from kvreuse.shape import ModelShape
+from kvreuse.shape import KINDS, Kind, ModelShape
 from kvreuse.study.quality.attention import Probe
 from kvreuse.study.quality.capture import LayerRows
 
 CLIPS = (1.0, 0.96, 0.92, 0.88, 0.84)
 """Shares of a row's range that are tried for int4; int8 keeps all of it."""
-
-KINDS: tuple[Kind, Kind] = ("key", "value")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

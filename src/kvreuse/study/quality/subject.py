@@ -10,8 +10,7 @@ import numpy as np
 
 from kvreuse.config import EngineConfig
 from kvreuse.engine.runner import ModelRunner
-from kvreuse.kv.codec.calibration import Calibration
-from kvreuse.kv.codec.codec import KVCodec, make_codec
+from kvreuse.kv.codec.codec import KVCodec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.decoder import StepLimits
@@ -105,17 +104,3 @@ class Measured:
         """Give the memory back."""
         del self._runner
         self.pool.close()
-
-
-def geometry(spec: ModelShape) -> dict[str, int]:
-    """What a codec needs to know of a model."""
-    return {
-        "num_layers": spec.num_layers,
-        "num_kv_heads": spec.num_kv_heads,
-        "head_dim": spec.head_dim,
-    }
-
-
-def codec_of(spec: ModelShape, name: str, calibration: Calibration | None) -> KVCodec:
-    """The codec ``name`` for a model. ConfigError as for ``make_codec``."""
-    return make_codec(name, **geometry(spec), calibration=calibration)
