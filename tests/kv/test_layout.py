@@ -22,7 +22,7 @@ from kvreuse.ops import reference
 from kvreuse.shape import KINDS, LayerShape, ModelShape, RopeSpec, attention
 
 SMOLLM2 = KVLayout.uniform(num_layers=30, num_kv_heads=3, head_dim=64)
-SPEC = ModelShape(
+SHAPE = ModelShape(
     architecture="llama",
     layers=(attention(3, 64),) * 30,
     hidden_size=576,
@@ -171,8 +171,8 @@ def test_pages_for_is_the_least_that_holds(layout: KVLayout, tokens: int) -> Non
 
 
 def test_a_layout_of_a_model() -> None:
-    assert KVLayout.of(SPEC) == SMOLLM2
-    assert KVLayout.of(SPEC, page_size=64).page_bytes == 2 * SMOLLM2.page_bytes
+    assert KVLayout.of(SHAPE) == SMOLLM2
+    assert KVLayout.of(SHAPE, page_size=64).page_bytes == 2 * SMOLLM2.page_bytes
 
 
 @pytest.mark.parametrize("page_size", [0, -32, 1, 33, 48])
@@ -236,7 +236,7 @@ def test_everything_about_a_codec_counts_in_the_fingerprint() -> None:
         Calibration("another", widths=widths),
     ]
     prints = {
-        KVLayout.of(SPEC, codec=made(SPEC, name, calibration)).fingerprint()
+        KVLayout.of(SHAPE, codec=made(SHAPE, name, calibration)).fingerprint()
         for calibration in calibrations
         for name in KV_CACHE_DTYPES
         if name != "auto" or calibration is not None
@@ -245,5 +245,5 @@ def test_everything_about_a_codec_counts_in_the_fingerprint() -> None:
     assert len(prints) == bf16 + 3 * len(calibrations) + (len(calibrations) - 1)
 
 
-def made(spec: ModelShape, name: str, calibration: Calibration | None) -> KVCodec:
-    return make_codec(name, spec.layers, calibration)
+def made(shape: ModelShape, name: str, calibration: Calibration | None) -> KVCodec:
+    return make_codec(name, shape.layers, calibration)

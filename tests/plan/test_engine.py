@@ -55,9 +55,9 @@ def mapped_bytes(pool: PagePool) -> int:
 def test_the_pool_is_planned_to_the_byte(real_model: Path) -> None:
     config = EngineConfig(str(real_model), kv_cache_memory=POOL)
     with GGUFFile(real_model) as file:
-        spec = read_spec(file)
-        layout = KVLayout.of(spec)
-        plan = plan_engine(file, spec, layout, config, threads=1)
+        shape = read_spec(file)
+        layout = KVLayout.of(shape)
+        plan = plan_engine(file, shape, layout, config, threads=1)
     pool = PagePool(layout, plan.pool.num_pages)
     assert plan.pool.nbytes == pool.nbytes == pool.data.nbytes == mapped_bytes(pool) - SLACK
     by_shape = KVPlan(find_model(str(real_model)).shape).page_bytes

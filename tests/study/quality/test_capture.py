@@ -55,7 +55,7 @@ def test_keys_and_values_are_those_of_the_pages(
     subject: Subject, captured: list[LayerRows], written: Measured
 ) -> None:
     layout, data = written.pool.layout, written.pool.data
-    spec = subject.spec
+    shape = subject.shape
     for plane in layout.planes():
         start, size = layout.plane_offset(*plane), layout.plane_bytes(*plane)
         stored = np.concatenate(
@@ -63,7 +63,7 @@ def test_keys_and_values_are_those_of_the_pages(
                 decode(
                     layout.plane_codec(*plane),
                     page[start : start + size],
-                    spec.head_dim,
+                    shape.head_dim,
                     plane.kind,
                 )
                 for page in data
@@ -97,17 +97,17 @@ def test_scores_do_not_depend_on_the_start(
 
 def test_queries_and_residuals(subject: Subject, captured: list[LayerRows]) -> None:
     for rows in captured:
-        assert rows.queries.shape == (3, subject.spec.num_heads, subject.spec.head_dim)
+        assert rows.queries.shape == (3, subject.shape.num_heads, subject.shape.head_dim)
         assert rows.residual.shape == (3,)
         assert (rows.residual > 0).all()
 
 
 def test_the_weights_behind_attention(subject: Subject, captured: list[LayerRows]) -> None:
     """One head's output through them is what the kernels' linear makes of it."""
-    spec, layer = subject.spec, len(captured) // 2
+    shape, layer = subject.shape, len(captured) // 2
     behind = OutputWeights(subject).of(subject.weights.layers[layer])
-    assert behind.shape == (spec.q_size, spec.hidden_size)
-    probe = Probe.of(spec, layer, captured[layer], 0, behind)
+    assert behind.shape == (shape.q_size, shape.hidden_size)
+    probe = Probe.of(shape, layer, captured[layer], 0, behind)
     assert probe.with_keys(probe.keys) == 0
     assert probe.with_values(probe.values) == 0
     # a value that is 1% too large in every channel makes the output 1% too large

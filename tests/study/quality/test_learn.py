@@ -51,7 +51,7 @@ def test_constants_are_the_means_of_keys(
     everywhere = np.arange(HORIZON, dtype=np.int32)
     for layer in (0, 17):
         mean = rows[layer].keys.mean(axis=0)
-        turned = turn(np.broadcast_to(mean, (HORIZON, *mean.shape)), subject.spec.rope, everywhere)
+        turned = turn(np.broadcast_to(mean, (HORIZON, *mean.shape)), subject.shape.rope, everywhere)
         np.testing.assert_allclose(
             learnt.constants[layer], turned.mean(axis=0), rtol=1e-3, atol=2e-3
         )
@@ -59,7 +59,7 @@ def test_constants_are_the_means_of_keys(
 
 def test_scales_are_tied_over_pairs(subject: Subject, learnt: Calibration) -> None:
     assert learnt.scales is not None
-    first, second = rope_pairs(subject.spec.rope)
+    first, second = rope_pairs(subject.shape.rope)
     assert (learnt.scales[..., first] == learnt.scales[..., second]).all()
     assert learnt.scales.max() > 1.1  # some help
 
@@ -80,7 +80,7 @@ def test_errors_are_less_than_without_transforms(
     capture.close()
     for layer in (0, len(rows) // 2, len(rows) - 1):
         behind = output.of(subject.weights.layers[layer])
-        naive = layer_errors(subject.spec, layer, [rows[layer]], behind, PLAIN).int4
+        naive = layer_errors(subject.shape, layer, [rows[layer]], behind, PLAIN).int4
         assert np.square(int4[layer]).sum() < 0.8 * np.square(naive).sum()
 
 
@@ -90,10 +90,10 @@ def test_the_engine_agrees(
     """With what was learnt, int4 is nearer to bf16 than the naive recipe, and int8 nearer yet."""
     naive = Calibration(subject.digest, hadamard_keys=False, hadamard_values=False)
     codecs = [
-        make_codec("int4", subject.spec.layers, naive),
-        make_codec("int4", subject.spec.layers, learnt),
-        make_codec("int8", subject.spec.layers, learnt),
-        make_codec("bf16", subject.spec.layers, None),
+        make_codec("int4", subject.shape.layers, naive),
+        make_codec("int4", subject.shape.layers, learnt),
+        make_codec("int8", subject.shape.layers, learnt),
+        make_codec("bf16", subject.shape.layers, None),
     ]
     results = evaluate(subject, codecs, [windows[2]])
     coarse, fine, finer, same = (result.quality.kl_mean for result in results)
@@ -107,7 +107,7 @@ def test_the_engine_agrees(
 
 
 def moments(keys: Float64Array, queries: Float64Array, horizon: int) -> Moments:
-    spec = ModelShape(
+    shape = ModelShape(
         architecture="llama",
         layers=(attention(keys.shape[1], keys.shape[2]),) * 1,
         hidden_size=64,
@@ -118,7 +118,7 @@ def moments(keys: Float64Array, queries: Float64Array, horizon: int) -> Moments:
         rms_norm_eps=1e-5,
         rope=RopeSpec("half", 1e4, keys.shape[2]),
     )
-    found = Moments(spec, spec.rope, horizon)
+    found = Moments(shape, shape.rope, horizon)
     positions = np.arange(len(queries), dtype=np.int32)
     for part in np.array_split(np.arange(len(keys)), 3):
         found.add(

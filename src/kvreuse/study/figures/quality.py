@@ -55,7 +55,7 @@ def _evaluate(options: Options) -> dict[str, Any]:
     """What ``kvreuse eval --json`` would write of a few windows of the standard text."""
     config = EngineConfig(model=options.model, threads=options.threads)
     subject = Subject.load(resolve(options.model), config)
-    context = min(options.tokens or TOKENS, subject.spec.context_length)
+    context = min(options.tokens or TOKENS, subject.shape.context_length)
     text = standard_text()
     windows = windows_of(text, subject.tokenizer, context, WINDOWS)
     results = evaluate(subject, codecs_of(subject, list(UNIFORM), None), windows, options.progress)

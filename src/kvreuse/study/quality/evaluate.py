@@ -64,7 +64,7 @@ def codecs_of(subject: Subject, names: Sequence[str], calibration: Path | None) 
     found = Calibration.load(path) if calibration or path.exists() else None
     if found is not None:
         found.check_model(subject.digest)
-    layers = subject.spec.layers
+    layers = subject.shape.layers
     codecs = [make_codec(name, layers, found) for name in names]
     naive = next((name for name in NARROWEST if name in names), NARROWEST[0])
     plain = Calibration(subject.digest, hadamard_keys=False, hadamard_values=False)
