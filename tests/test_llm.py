@@ -151,7 +151,7 @@ def test_budget_and_seats_change_no_answer(llm: LLM, budget: int, seats: int) ->
         llm.runner,
         llm.cache,
         llm.tokenizer,
-        vocab_size=llm.spec.vocab_size,
+        vocab_size=llm.shape.vocab_size,
         max_model_len=1024,
         max_num_batched_tokens=budget,
         max_num_seqs=seats,

@@ -79,18 +79,18 @@ class LLM:
     def _load(self, file: GGUFFile, progress: Progress | None) -> None:
         """Read ``file``: what fails quickly first, the weights last."""
         config = self.config
-        self.spec = read_spec(file)
-        max_model_len = config.model_len(self.spec.context_length)
+        self.shape = read_spec(file)
+        max_model_len = config.model_len(self.shape.context_length)
         codec = codec_for(
             file,
-            self.spec,
+            self.shape,
             config.kv_cache_dtype,
             config.calibration,
             force=config.force_kv_cache_dtype,
         )
-        layout = KVLayout.of(self.spec, config.page_size, codec)
+        layout = KVLayout.of(self.shape, config.page_size, codec)
         threads = config.threads or usable_cores()
-        self.memory = plan_engine(file, self.spec, layout, config, threads)
+        self.memory = plan_engine(file, self.shape, layout, config, threads)
         """What the engine takes, in bytes; ``str()`` of it is one line."""
         self.pool = PagePool(layout, self.memory.pool.num_pages)
         if config.max_model_len is not None:
@@ -100,17 +100,17 @@ class LLM:
         self.turns = TurnMemory(self.tokenizer)
         self.cache = KVCache(
             self.pool,
-            namespace_of(file, self.spec, layout),
+            namespace_of(file, self.shape, layout),
             enable_prefix_caching=config.enable_prefix_caching,
             eviction_policy=config.eviction_policy,
-            cost_growth=self.spec.attention_growth,
+            cost_growth=self.shape.attention_growth,
         )
-        self.runner = load_runner(file, self.spec, self.pool, config, progress)
+        self.runner = load_runner(file, self.shape, self.pool, config, progress)
         self.engine = Engine(
             self.runner,
             self.cache,
             self.tokenizer,
-            vocab_size=self.spec.vocab_size,
+            vocab_size=self.shape.vocab_size,
             max_model_len=max_model_len,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_seqs=config.max_num_seqs,

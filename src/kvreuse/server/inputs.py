@@ -42,7 +42,7 @@ class Inputs:
 
     def check(self, prompt: ParsedPrompt, max_tokens: int | None) -> ParsedPrompt:
         """``prompt``, which can be served. RequestError, with the numbers, where it never could."""
-        ids = checked_ids(prompt.token_ids or (), self._llm.spec.vocab_size)
+        ids = checked_ids(prompt.token_ids or (), self._llm.shape.vocab_size)
         room_for_answer(len(ids), max_tokens, self._llm.engine.max_model_len, self._llm.pool)
         return prompt
 
