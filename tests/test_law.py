@@ -14,6 +14,7 @@ from kvreuse.model.gguf.read import GGUFFile
 from kvreuse.ops.batch import Float32Array
 from kvreuse.text.tokenizer import Tokenizer
 
+from .kv.planes_of_pages import layer_bytes
 from .kv_codecs import REAL_CODECS
 from .sequences import Machine
 from .truth import standard_text
@@ -159,7 +160,7 @@ def test_a_layer_depends_on_no_later_layer(machine: Machine, ids: list[int]) -> 
         machine.step((sequence, 1))
         page = machine.pool.data[sequence.table[1]].copy()
         machine.free(sequence)
-        return [page[layout.layer_bytes(i)].tobytes() for i in range(len(layout.layers))]
+        return [page[layer_bytes(layout, i)].tobytes() for i in range(len(layout.layers))]
 
     whole, damaged = layers_after_next_token(False), layers_after_next_token(True)
     assert [i for i, pair in enumerate(zip(whole, damaged, strict=True)) if pair[0] != pair[1]] == [

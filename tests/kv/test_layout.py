@@ -16,10 +16,11 @@ from kvreuse.config import KV_CACHE_DTYPES
 from kvreuse.errors import ConfigError
 from kvreuse.kv.codec.calibration import Calibration
 from kvreuse.kv.codec.codec import UNIFORM, KVCodec, make_codec
-from kvreuse.kv.codec.planes import decode, encode
-from kvreuse.kv.layout import KVLayout
+from kvreuse.kv.layout import KVLayout, Plane
 from kvreuse.ops import reference
 from kvreuse.shape import KINDS, LayerShape, ModelShape, RopeSpec, attention
+
+from .planes_of_pages import decode, encode, layer_bytes, plane_bytes
 
 SMOLLM2 = KVLayout.uniform(num_layers=30, num_kv_heads=3, head_dim=64)
 SHAPE = ModelShape(
@@ -36,9 +37,10 @@ SHAPE = ModelShape(
 
 
 def test_sizes_of_a_known_model() -> None:
-    assert SMOLLM2.plane_bytes(0, "key", 0) == SMOLLM2.plane_bytes(29, "value", 2) == 4096
-    assert SMOLLM2.layer_bytes(0) == slice(0, 24576)
-    assert SMOLLM2.layer_bytes(29) == slice(29 * 24576, 30 * 24576)
+    assert plane_bytes(SMOLLM2, Plane(0, "key", 0)) == slice(0, 4096)
+    assert plane_bytes(SMOLLM2, Plane(29, "value", 2)) == slice(30 * 24576 - 4096, 30 * 24576)
+    assert layer_bytes(SMOLLM2, 0) == slice(0, 24576)
+    assert layer_bytes(SMOLLM2, 29) == slice(29 * 24576, 30 * 24576)
     assert SMOLLM2.page_bytes == 737280
     assert SMOLLM2.bytes_per_token == 22.5 * 1024
 
@@ -115,17 +117,12 @@ def mixtures(*layers: st.SearchStrategy[LayerShape]) -> st.SearchStrategy[KVLayo
 def test_planes_tile_the_page_in_order(layout: KVLayout) -> None:
     end = 0
     for plane in layout.planes():
-        codec = layout.codec.plane(*plane)
-        assert layout.plane_offset(*plane) == end
+        found = plane_bytes(layout, plane)
+        assert found.start == end
         assert end % 64 == 0  # a whole cache line
-        width = layout.layers[plane.layer].width(plane.kind)
-        size = layout.page_size * codec.row_bytes(width, plane.kind)
-        assert layout.plane_bytes(*plane) == size
-        end += size
+        end = found.stop
     assert end == layout.page_bytes == layout.bytes_per_token * layout.page_size
-    layers = [layout.layer_bytes(i) for i in range(len(layout.layers))]
-    assert layers[0].start == 0
-    assert layers[-1].stop == end
+    layers = [layer_bytes(layout, i) for i, layer in enumerate(layout.layers) if layer.rows]
     assert all(one.stop == next_.start for one, next_ in itertools.pairwise(layers))
     assert layout.planes() == sorted(layout.planes())
     assert len(layout.codec_ids()) == len(layout.clips()) == len(layout.planes())
@@ -151,8 +148,7 @@ def test_a_page_gives_back_what_was_written(layout: KVLayout, seed: int) -> None
             k, v = rows[layer, "key"][some], rows[layer, "value"][some]
             reference.write_rows(pages, layout, layer, (ones[some], some), k=k, v=v)
     for layer, kind, head in layout.planes():
-        start = layout.plane_offset(layer, kind, head)
-        plane = pages[1, start : start + layout.plane_bytes(layer, kind, head)]
+        plane = pages[1, plane_bytes(layout, Plane(layer, kind, head))]
         codec = layout.plane_codec(layer, kind, head)
         np.testing.assert_array_equal(plane, encode(codec, rows[layer, kind][:, head], kind))
         read = reference.read_rows(pages, layout, layer, (ones, tokens))[kind == "value"][:, head]

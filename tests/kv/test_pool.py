@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kvreuse.errors import ConfigError
 from kvreuse.kv.layout import KVLayout
-from kvreuse.kv.pool import PageError, PagePool
+from kvreuse.kv.pool import PageError, PagePool, pages_within
 
 SMALL = KVLayout.uniform(num_layers=1, num_kv_heads=1, head_dim=32)
 PAGES = 12
@@ -144,7 +144,7 @@ def resident_bytes() -> int:
 def test_memory_comes_with_the_first_write() -> None:
     layout = KVLayout.uniform(num_layers=30, num_kv_heads=3, head_dim=64)
     before = resident_bytes()
-    pool = PagePool.sized(layout, 1 << 30)
+    pool = PagePool(layout, pages_within(layout, 1 << 30))
     assert pool.num_pages == (1 << 30) // layout.page_bytes
     assert pool.nbytes <= 1 << 30
     assert pool.data.ctypes.data % (2 << 20) == 0
@@ -181,7 +181,7 @@ def test_a_pool_without_a_page() -> None:
         "raise --kv-cache-memory"
     )
     with pytest.raises(ConfigError, match=expected):
-        PagePool.sized(layout, 100 << 10)
+        pages_within(layout, 100 << 10)
     with pytest.raises(ConfigError, match="at least one page, got 0"):
         PagePool(layout, 0)
 

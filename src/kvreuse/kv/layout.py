@@ -88,21 +88,8 @@ class KVLayout:
 
     def plane_offset(self, layer: int, kind: Kind, head: int) -> int:
         """Where in a page the plane of ``head``'s keys or values of ``layer`` starts, in bytes."""
-        return self._offsets[self._index(layer, kind, head)]
-
-    def plane_bytes(self, layer: int, kind: Kind, head: int) -> int:
-        """Bytes of one KV head's keys (or values) of a page in one layer."""
-        index = self._index(layer, kind, head)
-        return self._offsets[index + 1] - self._offsets[index]
-
-    def _index(self, layer: int, kind: Kind, head: int) -> int:
         keys = self.layers[layer].kv_heads if kind == "value" else 0
-        return self._firsts[layer] + keys + head
-
-    def layer_bytes(self, layer: int) -> slice:
-        """Where one layer lies in a page: keys, then values, of all KV heads."""
-        first, end = self._firsts[layer], self._firsts[layer + 1]
-        return slice(self._offsets[first], self._offsets[end])
+        return self._offsets[self._firsts[layer] + keys + head]
 
     @property
     def page_bytes(self) -> int:

@@ -11,7 +11,6 @@ import pytest
 from kvreuse.config import EngineConfig
 from kvreuse.kv.codec.codec import BF16
 from kvreuse.kv.codec.floats import from_bf16, to_bf16
-from kvreuse.kv.codec.planes import decode
 from kvreuse.ops.batch import Int32Array
 from kvreuse.shape import KINDS
 from kvreuse.study.quality.attention import Probe
@@ -19,6 +18,8 @@ from kvreuse.study.quality.capture import Capture, LayerRows
 from kvreuse.study.quality.projection import OutputWeights
 from kvreuse.study.quality.subject import Measured, Subject
 from kvreuse.study.quality.texts import standard_text, windows_of
+
+from ...kv.planes_of_pages import decode, plane_bytes
 
 TOKENS = 300  # more than one chunk
 
@@ -57,18 +58,9 @@ def test_keys_and_values_are_those_of_the_pages(
     layout, data = written.pool.layout, written.pool.data
     shape = subject.shape
     for plane in layout.planes():
-        start, size = layout.plane_offset(*plane), layout.plane_bytes(*plane)
-        stored = np.concatenate(
-            [
-                decode(
-                    layout.plane_codec(*plane),
-                    page[start : start + size],
-                    shape.head_dim,
-                    plane.kind,
-                )
-                for page in data
-            ]
-        )[:TOKENS]
+        codec, at = layout.plane_codec(*plane), plane_bytes(layout, plane)
+        planes = [decode(codec, page[at], shape.head_dim, plane.kind) for page in data]
+        stored = np.concatenate(planes)[:TOKENS]
         rows = captured[plane.layer]
         exact = (rows.keys if plane.kind == "key" else rows.values)[:, plane.head]
         rounded = from_bf16(to_bf16(exact))

@@ -192,25 +192,6 @@ PLANE_CODECS: tuple[PlaneCodec, ...] = (BF16, INT8, INT4)
 """All of them, each at its id."""
 
 
-def encode(codec: PlaneCodec, rows: Float32, kind: Kind, clip: float = 1.0) -> Bytes:
-    """The plane, uint8[tokens * row_bytes], that stores ``rows``; ValueError for part of a tile."""
-    tokens, head_dim = rows.shape
-    if tokens % TILE_TOKENS or head_dim % 16:
-        raise ValueError(f"rows of shape {rows.shape} do not fill tiles of {TILE_TOKENS} tokens")
-    records = codec.pack(rows, kind, clip).reshape(tokens // TILE_TOKENS, -1)
-    tiles = np.empty_like(records)
-    tiles[:, codec.places(head_dim, kind).reshape(-1)] = records
-    return tiles.reshape(-1)
-
-
-def decode(codec: PlaneCodec, plane: Bytes, head_dim: int, kind: Kind) -> Float32:
-    """The rows float32[tokens, head_dim] that ``plane`` stores."""
-    row_bytes = codec.row_bytes(head_dim, kind)
-    tiles = plane.reshape(-1, TILE_TOKENS * row_bytes)
-    records = tiles[:, codec.places(head_dim, kind).reshape(-1)].reshape(-1, row_bytes)
-    return codec.unpack(records, head_dim, kind)
-
-
 def _bytes(numbers: npt.NDArray[np.generic]) -> Bytes:
     """The bytes of rows of numbers, uint8[rows, ...]."""
     return np.ascontiguousarray(numbers).view(np.uint8)
