@@ -22,7 +22,7 @@ READERS = {**FAMILIES, **HYBRIDS}
 
 SERVED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma3_text"})
 """Model types that this engine serves, from GGUF files."""
-WIDTHS = ("hidden_size", "intermediate_size", "vocab_size")
+SIZES = ("hidden_size", "intermediate_size", "vocab_size")
 """What the buffers of a step depend on besides the layers."""
 
 # A nested configuration leaves out what equals the defaults of its class.
@@ -122,7 +122,7 @@ def shape_of(fields: Fields) -> CacheShape:
     ModelFileError as for ``cache_shape_of``.
     """
     cache = cache_shape_of(fields)
-    limit, known = cache.context_length, all(name in fields for name in WIDTHS)
+    limit, known = cache.context_length, all(name in fields for name in SIZES)
     if cache.architecture in SERVED and limit is not None and known:
         return _served(fields, cache, limit)
     return cache
