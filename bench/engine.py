@@ -24,6 +24,7 @@ import time
 
 import numpy as np
 
+from kvreuse.api.ask import Ask
 from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.engine.engine import Engine
 from kvreuse.engine.runner import ModelRunner
@@ -128,7 +129,7 @@ class Bench:
         requests = []
         for _ in range(case.sequences):
             ids = self._random.integers(1, self.shape.vocab_size, case.context)
-            requests.append(self.engine.add_request([int(i) for i in ids], params))
+            requests.append(self.engine.submit(Ask([int(i) for i in ids], params)).request_id)
         if case.decode:
             answered: set[str] = set()
             while len(answered) < case.sequences:

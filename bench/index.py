@@ -107,7 +107,7 @@ def _among_nodes(rng: np.random.Generator, nodes: int) -> float:
 
 def _evictions(cache: KVCache, ids: Ids) -> float:
     """Microseconds of an eviction; the cache is full."""
-    seq, _ = cache.open(ids)
+    seq, _ = cache.open(cache.lookup(ids))
     pages = min(EVICTED, cache.num_evictable // 2)
     start = time.process_time()
     for _ in range(pages):
@@ -134,7 +134,7 @@ def _serve(cache: KVCache, ids: Ids) -> None:
 
 def _opened(cache: KVCache, ids: Ids) -> SeqKV:
     """A sequence that has committed all of ``ids``."""
-    seq, _ = cache.open(ids)
+    seq, _ = cache.open(cache.lookup(ids))
     while seq.written < len(ids):
         rows = min(CHUNK, len(ids) - seq.written)
         if not cache.reserve(seq, rows):

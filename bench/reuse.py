@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kvreuse.api.ask import Ask
 from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.engine.metrics import Counters
 from kvreuse.engine.request import Request
@@ -106,7 +107,7 @@ class Bench:
     def _prefill_after(self, prompt: list[int], count: int) -> float:
         """Seconds of a step that computes ``count`` tokens of a running sequence."""
         engine = self._llm.engine
-        engine.add_request(prompt, dataclasses.replace(PARAMS, max_tokens=64))
+        engine.submit(Ask(prompt, dataclasses.replace(PARAMS, max_tokens=64)))
         engine.step()
         (request,) = engine.scheduler.running
         for token in self.tokens(count - 1):
@@ -188,10 +189,7 @@ def _plan(running: int, waiting: int) -> float:
     random = np.random.default_rng(0)
     for index in range(running + waiting):
         ids = random.integers(0, 1000, 64).astype(np.int32)
-        request = Request(
-            str(index), None, prompt_ids=ids, params=PARAMS, max_tokens=1000, arrival_time=0.0
-        )
-        scheduler.add(request)
+        scheduler.add(Request(Ask(ids, PARAMS), str(index), ids, max_tokens=1000))
     seconds: list[float] = []
     while len(seconds) < 100:
         start = time.perf_counter()
@@ -218,7 +216,7 @@ def waste(trace: Path, page_size: int = 32) -> Figures:
         for row in csv.DictReader(file):
             # The last token that is chosen is never written.
             tokens = int(row["ContextTokens"]) + int(row["GeneratedTokens"]) - 1
-            seq, _ = cache.open(ids[:tokens])
+            seq, _ = cache.open(cache.lookup(ids[:tokens]))
             if not cache.reserve(seq, tokens):
                 raise ValueError(f"{tokens} tokens are more than this bench has room for")
             cache.commit(seq, ids[:tokens], tokens)

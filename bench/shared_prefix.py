@@ -20,6 +20,7 @@ from collections import defaultdict
 
 import numpy as np
 
+from kvreuse.api.ask import Ask
 from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.config import EngineConfig
 from kvreuse.engine.engine import Engine
@@ -85,7 +86,7 @@ class Served:
     def serve(self, prompts: list[list[int]], tokens: int) -> tuple[Figures, list[list[int]]]:
         """All prompts at once, to the end; the figures and the answers."""
         params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=tokens)
-        names = [self.engine.add_request(prompt, params) for prompt in prompts]
+        names = [self.engine.submit(Ask(prompt, params)).request_id for prompt in prompts]
         answers: dict[str, list[int]] = defaultdict(list)
         steps: list[tuple[float, float, int]] = []
         begin = time.perf_counter()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kvreuse.api.ask import Ask
 from kvreuse.api.outputs import Delta, RequestOutput
 from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.config import EngineConfig
@@ -139,7 +140,7 @@ class Server:
 
     def add(self, ids: Sequence[int], params: SamplingParams, salt: str | None = None) -> str:
         """Queue a request."""
-        return self.engine.add_request(ids, params, cache_salt=salt)
+        return self.engine.submit(Ask(ids, params, cache_salt=salt)).request_id
 
     def abort(self, request_id: str) -> None:
         """End a request."""
@@ -166,7 +167,7 @@ class Server:
     def evict(self, pages: int) -> None:
         """Evict ``pages`` pages, and poison them."""
         if pages:
-            kv, _ = self.cache.open([0])
+            kv, _ = self.cache.open(self.cache.lookup([0]))
             before = self.cache.num_evicted
             assert self.cache.reserve(kv, (self.cache.pool.num_free + pages) * self.cache.page_size)
             assert self.cache.num_evicted >= before + pages

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 
 from kvreuse import LLM, SamplingParams
+from kvreuse.api.ask import Ask
 from kvreuse.api.miss import Reason
 from kvreuse.api.outputs import Delta, RequestOutput
 from kvreuse.engine.engine import Engine
 from kvreuse.errors import ConfigError, ModelFileError, RequestError
+from kvreuse.text.chats import Chats
 
 from .engine.paging import finish, forget, pages_in_use, resident_bytes
 
@@ -157,7 +159,7 @@ def test_budget_and_seats_change_no_answer(llm: LLM, budget: int, seats: int) ->
         max_num_seqs=seats,
     )
     for index, (prompt, params) in enumerate(zip(MIXED, MIXED_PARAMS, strict=True)):
-        engine.add_request(llm.tokenizer.encode(prompt), params, request_id=str(index))
+        engine.submit(Ask(llm.tokenizer.encode(prompt), params, request_id=str(index)))
     outputs = finish(engine)
     assert [ids_of(outputs[str(index)]) for index in range(len(MIXED))] == expected
 
@@ -181,7 +183,7 @@ def test_a_chat_goes_through_the_template(llm: LLM) -> None:
 
 
 def test_a_chat_needs_a_template(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llm, "chat_template", None)
+    monkeypatch.setattr(llm, "chats", Chats(None, llm.tokenizer))
     with pytest.raises(RequestError, match="the model has no chat template"):
         llm.chat(CHAT)
 
@@ -240,7 +242,41 @@ def test_closing_or_dropping_a_stream_aborts_it(llm: LLM) -> None:
     assert pages_in_use(llm.engine) == 1
     del dropped
     gc.collect()
+    llm.generate("one more", GREEDY)  # aborts it before its first step
     assert pages_in_use(llm.engine) == 0
+
+
+def test_a_stream_may_be_dropped_within_a_step(llm: LLM) -> None:
+    """The garbage collector comes at any moment: nothing is aborted while a step is under way."""
+    streams = [llm.stream(FRANCE, GREEDY)]
+    aborted: list[int] = []
+
+    def drop(delta: Delta) -> None:
+        if streams:
+            streams.pop()
+            gc.collect()
+            aborted.append(llm.engine.counters.aborted)
+
+    before = llm.engine.counters.aborted
+    handle = llm.engine.submit(Ask([1, 2, 3], GREEDY), drop)
+    llm.generate(FRANCE, GREEDY)
+    handle.abort()
+    assert aborted == [before]
+    assert pages_in_use(llm.engine) == 0
+
+
+def test_a_stream_closed_early_is_remembered_for_the_next_turn(llm: LLM) -> None:
+    forget(llm.cache)
+    hot = SamplingParams(temperature=1.6, seed=3, max_tokens=40)
+    stream = llm.stream(llm.chat_prompt(CHAT), hot)
+    deltas = [next(stream) for _ in range(12)]
+    ids = [token for delta in deltas for token in delta.token_ids]
+    stream.close()
+    said = llm.tokenizer.decode(ids, continuation=True)
+    (after,) = llm.chat([*CHAT, {"role": "assistant", "content": said}, *CHAT], GREEDY)
+    prompt = llm.chat_prompt(CHAT)
+    kept = [*prompt.token_ids, *ids]
+    assert list(after.prompt_token_ids[: len(kept)]) == kept
 
 
 def test_a_stream_is_refused_at_once(llm: LLM) -> None:

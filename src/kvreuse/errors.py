@@ -39,3 +39,10 @@ class ContextLengthError(RequestError):
         """``limit`` is how many tokens prompt and answer may have together."""
         super().__init__(message)
         self.limit = limit
+
+
+class EngineClosedError(KVReuseError):
+    """The engine serves nothing any more."""
+
+    def __init__(self) -> None:
+        super().__init__("the engine is closed")

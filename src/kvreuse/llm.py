@@ -2,50 +2,32 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from kvreuse.api.ask import Ask, Sink
 from kvreuse.api.outputs import Delta, RequestOutput
 from kvreuse.api.progress import prompts_bar
 from kvreuse.api.prompts import (
     Conversation,
-    ParsedPrompt,
     Prompt,
+    ask_of,
+    asks_of,
     parse_conversations,
     parse_params,
-    parse_prompt,
-    parse_prompts,
 )
 from kvreuse.api.retention import DEFAULT_RETENTION, Retention
 from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.config import EngineConfig
-from kvreuse.engine.bounds import check_pool
 from kvreuse.engine.delta_stream import DeltaStream
-from kvreuse.engine.engine import Engine
-from kvreuse.engine.runner import load_runner
 from kvreuse.errors import RequestError
-from kvreuse.kv.cache import KVCache
-from kvreuse.kv.layout import KVLayout
-from kvreuse.kv.pool import PagePool
-from kvreuse.model.calibrated import codec_for
-from kvreuse.model.fetch.source import resolve
-from kvreuse.model.gguf.read import GGUFFile, read_spec
-from kvreuse.model.identity import namespace_of
+from kvreuse.load import Progress, load
 from kvreuse.model.weights import Repacked
-from kvreuse.ops.native import usable_cores
-from kvreuse.plan.engine import plan_engine
-from kvreuse.text.chat import ChatTemplate
-from kvreuse.text.parts import PromptParts, prompt_parts
-from kvreuse.text.tokenizer import Tokenizer
-from kvreuse.text.turns import TurnMemory
-
-Progress = Callable[[int, int], None]
-"""Called with what is done and what there is in all: prompts, or bytes of weights."""
+from kvreuse.text.chats import Chats
 
 
 class LLM:
@@ -72,52 +54,19 @@ class LLM:
 
         ModelFileError for a file that cannot be served, ConfigError for options that cannot.
         """
-        self.config = EngineConfig(model=os.fspath(model), **options)
-        with GGUFFile(resolve(self.config.model)) as file:  # unmapped once all is read
-            self._load(file, progress)
-
-    def _load(self, file: GGUFFile, progress: Progress | None) -> None:
-        """Read ``file``: what fails quickly first, the weights last."""
-        config = self.config
-        self.shape = read_spec(file)
-        max_model_len = config.model_len(self.shape.context_length)
-        codec = codec_for(
-            file,
-            self.shape,
-            config.kv_cache_dtype,
-            config.calibration,
-            force=config.force_kv_cache_dtype,
-        )
-        layout = KVLayout.of(self.shape, config.page_size, codec)
-        threads = config.threads or usable_cores()
-        self.memory = plan_engine(file, self.shape, layout, config, threads)
-        """What the engine takes, in bytes; ``str()`` of it is one line."""
-        self.pool = PagePool(layout, self.memory.pool.num_pages)
-        if config.max_model_len is not None:
-            check_pool(self.pool, max_model_len)
-        self.tokenizer = Tokenizer.from_gguf(file)
-        self.chat_template = ChatTemplate.from_gguf(file, self.tokenizer)
-        self.turns = TurnMemory(self.tokenizer)
-        self.cache = KVCache(
-            self.pool,
-            namespace_of(file, self.shape, layout),
-            enable_prefix_caching=config.enable_prefix_caching,
-            eviction_policy=config.eviction_policy,
-            cost_growth=self.shape.attention_growth,
-        )
-        self.runner = load_runner(file, self.shape, self.pool, config, progress)
-        self.engine = Engine(
-            self.runner,
-            self.cache,
-            self.tokenizer,
-            vocab_size=self.shape.vocab_size,
-            max_model_len=max_model_len,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            max_num_seqs=config.max_num_seqs,
-            seed=config.seed,
-        )
-        self._sinks: dict[str, Callable[[Delta], None]] = {}
-        self._deltas: deque[Delta] = deque()  # of a step, to be handed out
+        loaded = load(EngineConfig(model=os.fspath(model), **options), progress)
+        self.config = loaded.config
+        self.shape = loaded.shape
+        self.memory = loaded.memory
+        self.pool = loaded.pool
+        self.tokenizer = loaded.tokenizer
+        self.chat_template = loaded.chat_template
+        self.runner = loaded.runner
+        self.engine = loaded.engine
+        self.cache = loaded.engine.cache
+        self.chats = Chats(loaded.chat_template, loaded.tokenizer)
+        self._live: dict[str, Ask] = {}  # requests that have not ended
+        self._dropped: deque[str] = deque()  # requests whose streams nobody holds any more
 
     @property
     def repacked(self) -> tuple[Repacked, ...]:
@@ -144,10 +93,8 @@ class LLM:
         ``use_tqdm``, named as in vLLM: a bar on standard error; None: only on a terminal, and where
         several prompts take more than a second. ``progress`` is called as prompts are finished.
         """
-        wanted = retention or DEFAULT_RETENTION
-        parsed = [replace(one, retention=wanted) for one in parse_prompts(prompts)]
-        params = parse_params(sampling_params, len(parsed))
-        return self._answer(parsed, params, use_tqdm, progress)
+        asks = asks_of(prompts, sampling_params, retention, self.tokenizer.encode)
+        return self._answer(asks, use_tqdm, progress)
 
     def chat(
         self,
@@ -163,67 +110,52 @@ class LLM:
         """Answer one conversation, a list of ``{"role": ..., "content": ...}``, or a list of them.
 
         ``cache_salt`` and ``retention`` are those of a prompt, ``template_options`` go to the chat
-        template. The next turn of a conversation has the tokens that its turns were served with
-        (:class:`TurnMemory`). RequestError as for :meth:`generate`, and if the model has no chat
-        template.
+        template. The next turn of a conversation has the tokens that its turns were served with.
+        RequestError as for :meth:`generate`, and if the model has no chat template.
         """
-        parsed = [
-            replace(
-                self.chat_prompt(conversation, cache_salt=cache_salt, **template_options),
+        conversations = parse_conversations(messages)
+        params = parse_params(sampling_params, len(conversations))
+        asks = [
+            self.chats.ask(
+                conversation,
+                template_options,
+                cache_salt=cache_salt,
+                params=one,
                 retention=retention or DEFAULT_RETENTION,
             )
-            for conversation in parse_conversations(messages)
+            for conversation, one in zip(conversations, params, strict=True)
         ]
-        params = parse_params(sampling_params, len(parsed))
-        return self._answer(parsed, params, use_tqdm, progress)
+        return self._answer(asks, use_tqdm, progress)
 
     def stream(
         self,
-        prompt: Prompt | ParsedPrompt,
+        prompt: Prompt | Ask,
         sampling_params: SamplingParams | None = None,
         *,
         retention: Retention | None = None,
     ) -> DeltaStream:
         """Answer one prompt token by token. The request is queued, or RequestError raised, now."""
-        parsed = prompt if isinstance(prompt, ParsedPrompt) else parse_prompt(prompt)
-        if retention is not None:
-            parsed = replace(parsed, retention=retention)
+        if isinstance(prompt, Ask):
+            params = sampling_params or prompt.params
+            ask = replace(prompt, params=params, retention=retention or prompt.retention)
+        else:
+            params = sampling_params or SamplingParams()
+            ask = ask_of(prompt, params, retention, self.tokenizer.encode)
         inbox: deque[Delta] = deque()
-        request_id = self._add(parsed, sampling_params or SamplingParams(), inbox.append)
-        return DeltaStream(request_id, inbox, step=self._step, abort=self._abort)
+        request_id = self._submit(ask, inbox.append)
+        return DeltaStream(
+            request_id, inbox, step=self._step, abort=self._abort, dropped=self._dropped
+        )
 
     def chat_prompt(
         self, messages: Conversation, /, *, cache_salt: str | None = None, **template_options: Any
-    ) -> ParsedPrompt:
+    ) -> Ask:
         """The prompt that the chat template makes of a conversation, for :meth:`stream`."""
-        if self.chat_template is None:
-            raise RequestError("the model has no chat template: give it a prompt, not a chat")
-        template = self.chat_template
-        text = template.render(messages, **template_options)
-        ids = self.turns.encode(text, cache_salt)
-
-        @functools.cache
-        def parts() -> PromptParts:
-            return prompt_parts(template, text, messages, **template_options)
-
-        return ParsedPrompt(text, ids, cache_salt, part_of=lambda at: str(parts().at(at)))
-
-    def remember(self, prompt: ParsedPrompt, output: RequestOutput) -> None:
-        """Keep the tokens of a chat's answers for its next turn; other prompts are left alone.
-
-        ``generate``, ``chat`` and ``stream`` do it by themselves; it is for who serves
-        :meth:`chat_prompt` on the engine directly.
-        """
-        if prompt.part_of is None or prompt.text is None:
-            return
-        for answer in output.outputs:
-            self.turns.remember(
-                prompt.text, output.prompt_token_ids, answer.token_ids, prompt.cache_salt
-            )
+        return self.chats.ask(messages, template_options, cache_salt=cache_salt)
 
     def close(self) -> None:
         """Abort what is being served and let go of the model and the pool. Twice is allowed."""
-        for request_id in list(self._sinks):
+        for request_id in list(self._live):
             self._abort(request_id)
         # Runner and engine hold weights and pages: they go first.
         self.__dict__.pop("runner", None)
@@ -245,13 +177,9 @@ class LLM:
         self.close()
 
     def _answer(
-        self,
-        prompts: list[ParsedPrompt],
-        params: list[SamplingParams],
-        use_tqdm: bool | None,
-        progress: Progress | None,
+        self, asks: list[Ask], use_tqdm: bool | None, progress: Progress | None
     ) -> list[RequestOutput]:
-        """Serve all ``prompts``; none of them outlives this call, whatever ends it."""
+        """Serve all ``asks``; none of them outlives this call, whatever ends it."""
         finished: dict[str, RequestOutput] = {}
 
         def collect(delta: Delta) -> None:
@@ -259,14 +187,14 @@ class LLM:
             if delta.output is not None:
                 finished[delta.request_id] = delta.output
                 if progress is not None:
-                    progress(len(finished), len(prompts))
+                    progress(len(finished), len(asks))
 
         request_ids: list[str] = []
         try:
-            with prompts_bar(len(prompts), use_tqdm) as count:
-                for prompt, one in zip(prompts, params, strict=True):
-                    request_ids.append(self._add(prompt, one, collect))
-                while len(finished) < len(prompts):
+            with prompts_bar(len(asks), use_tqdm) as count:
+                for ask in asks:
+                    request_ids.append(self._submit(ask, collect))  # noqa: PERF401 (one may fail)
+                while len(finished) < len(asks):
                     self._step()
         except BaseException:
             for request_id in request_ids:
@@ -274,51 +202,32 @@ class LLM:
             raise
         return [finished[request_id] for request_id in request_ids]
 
-    def _add(
-        self, prompt: ParsedPrompt, params: SamplingParams, sink: Callable[[Delta], None]
-    ) -> str:
-        """Queue a prompt whose deltas go to ``sink``."""
+    def _submit(self, ask: Ask, sink: Sink) -> str:
+        """Queue ``ask``; what it is answered is remembered, and its deltas go to ``sink``."""
         if "engine" not in self.__dict__:
             raise RequestError("the LLM is closed")
-        ids = prompt.token_ids
-        if ids is None:
-            ids = self.tokenizer.encode(prompt.text or "")
-        request_id = self.engine.add_request(
-            ids,
-            params,
-            prompt=prompt.text,
-            cache_salt=prompt.cache_salt,
-            retention=prompt.retention,
-            part_of=prompt.part_of,
-        )
 
         def take(delta: Delta) -> None:
             if delta.output is not None:
-                self.remember(prompt, delta.output)
+                self._live.pop(delta.request_id, None)
+                self.chats.remember(ask, delta.output)
             sink(delta)
 
-        self._sinks[request_id] = take
+        request_id = self.engine.submit(ask, take).request_id
+        self._live[request_id] = ask
         return request_id
 
     def _abort(self, request_id: str) -> None:
-        """Forget a request, ended or not."""
-        self._sinks.pop(request_id, None)
-        if "engine" in self.__dict__:
-            self.engine.abort(request_id)
+        """Forget a request, ended or not, but not what it was answered so far."""
+        ask = self._live.pop(request_id, None)
+        output = self.engine.abort(request_id) if "engine" in self.__dict__ else None
+        if ask is not None and output is not None:
+            self.chats.remember(ask, output)
 
     def _step(self) -> None:
-        """One step of the engine; every delta to the one who waits for it.
-
-        Where one of them raises, the others get theirs next time.
-        """
-        if not self._deltas:
-            if "engine" not in self.__dict__ or not self.engine.has_unfinished:
-                raise RequestError("the request is not being served any more")
-            self._deltas.extend(self.engine.step())
-        while self._deltas:
-            delta = self._deltas.popleft()
-            sink = self._sinks.get(delta.request_id)
-            if sink is not None:  # else it was aborted meanwhile
-                if delta.finished:
-                    del self._sinks[delta.request_id]
-                sink(delta)
+        """One step of the engine; every delta to the one who waits for it."""
+        while self._dropped:
+            self._abort(self._dropped.popleft())
+        if "engine" not in self.__dict__ or not self.engine.has_unfinished:
+            raise RequestError("the request is not being served any more")
+        self.engine.step()

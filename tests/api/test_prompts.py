@@ -7,20 +7,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvreuse.api.prompts import ParsedPrompt, parse_conversations, parse_params, parse_prompts
+from kvreuse.api.ask import Ask
+from kvreuse.api.prompts import asks_of, parse_conversations, parse_params
 from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.errors import RequestError
 
-TEXT = ParsedPrompt("hi", None)
-IDS = ParsedPrompt(None, [1, 2])
+TEXT = ("hi", [104, 105])
+IDS = (None, [1, 2])
 TURN = {"role": "user", "content": "hi"}
+
+
+def asks(prompts: Any) -> list[Ask]:
+    return asks_of(prompts, None, None, lambda text: list(text.encode()))
 
 
 @pytest.mark.parametrize(
     ("prompts", "expected"),
     [
         ("hi", [TEXT]),
-        ("", [ParsedPrompt("", None)]),
+        ("", [("", [])]),
         (["hi", "hi"], [TEXT, TEXT]),
         (("hi",), [TEXT]),
         ({"prompt": "hi"}, [TEXT]),
@@ -31,14 +36,16 @@ TURN = {"role": "user", "content": "hi"}
         ([], []),
     ],
 )
-def test_prompts_that_are_understood(prompts: Any, expected: list[ParsedPrompt]) -> None:
-    assert parse_prompts(prompts) == expected
+def test_prompts_that_are_understood(
+    prompts: Any, expected: list[tuple[str | None, list[int]]]
+) -> None:
+    assert [(ask.text, ask.token_ids) for ask in asks(prompts)] == expected
 
 
 def test_token_ids_may_be_an_array() -> None:
     ids: Any = np.array([1, 2])
-    (parsed,) = parse_prompts({"prompt_token_ids": ids})
-    assert parsed.token_ids is ids
+    (ask,) = asks({"prompt_token_ids": ids})
+    assert ask.token_ids is ids
 
 
 @pytest.mark.parametrize(
@@ -59,7 +66,7 @@ def test_prompts_that_are_refused(prompts: Any, message: str) -> None:
     if isinstance(prompts, bytes):
         message = "must be text"
     with pytest.raises(RequestError, match=message):
-        parse_prompts(prompts)
+        asks(prompts)
 
 
 @pytest.mark.parametrize(

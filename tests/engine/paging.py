@@ -139,7 +139,7 @@ def pages_in_use(engine: Engine) -> int:
 
 def forget(cache: KVCache) -> None:
     """Evict all that can be: the next prompt finds nothing."""
-    kv, _ = cache.open([0])
+    kv, _ = cache.open(cache.lookup([0]))
     assert cache.reserve(kv, cache.num_available * cache.page_size)
     cache.close(kv, [0])
 

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvreuse.api.ask import Ask
 from kvreuse.api.outputs import RequestOutput
 from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.engine.engine import Engine
 from kvreuse.engine.threaded import AsyncEngine
-from kvreuse.errors import ModelFileError, RequestError
+from kvreuse.errors import EngineClosedError, ModelFileError, RequestError
 from kvreuse.ops.batch import Float32Array
 
 from .paging import VOCAB, greedy, hashed_logits, make_engine, pages_in_use, prompt_of
@@ -35,7 +36,7 @@ def run(work: Coroutine[Any, Any, None], engine: Engine) -> None:
 async def answer(engine: AsyncEngine, prompt: list[int], **options: Any) -> list[int]:
     """The tokens of one stream."""
     tokens: list[int] = []
-    async for delta in engine.stream(prompt, GREEDY, **options):
+    async for delta in engine.stream(Ask(prompt, GREEDY, **options)):
         tokens += delta.token_ids
     return tokens
 
@@ -70,7 +71,7 @@ def test_a_stream_that_nobody_reads_any_more_is_aborted() -> None:
 
     async def work() -> None:
         async with AsyncEngine(inner) as engine:
-            async with aclosing(engine.stream(prompt_of(20), LONG)) as stream:
+            async with aclosing(engine.stream(Ask(prompt_of(20), LONG))) as stream:
                 await anext(stream)
             reader = asyncio.create_task(answer(engine, prompt_of(300, 1)))
             await asyncio.sleep(0)  # it has asked, and not yet been answered
@@ -87,7 +88,7 @@ def test_abort_ends_the_stream_with_what_there_is() -> None:
     async def work() -> None:
         async with AsyncEngine(inner) as engine:
             tokens: list[int] = []
-            async for delta in engine.stream(prompt_of(20), LONG, request_id="mine"):
+            async for delta in engine.stream(Ask(prompt_of(20), LONG, request_id="mine")):
                 tokens += delta.token_ids
                 if len(tokens) == 3:
                     await engine.abort("mine")
@@ -161,9 +162,9 @@ def test_the_answer_alone_is_the_same_as_the_stream() -> None:
 
     async def work() -> None:
         async with AsyncEngine(inner, on_step=lambda deltas: counts.append(len(deltas))) as engine:
-            output = await engine.answer(prompt_of(20), GREEDY)
+            output = await engine.answer(Ask(prompt_of(20), GREEDY))
             assert list(output.outputs[0].token_ids) == greedy(prompt_of(20), 8)
-            reader = asyncio.create_task(engine.answer(prompt_of(20, 3), LONG))
+            reader = asyncio.create_task(engine.answer(Ask(prompt_of(20, 3), LONG)))
             while inner.num_running == 0:
                 await asyncio.sleep(0.001)
             reader.cancel()
@@ -183,9 +184,9 @@ def test_the_first_delta_tells_what_was_cached() -> None:
     async def work() -> None:
         async with AsyncEngine(inner) as engine:
             prompt = prompt_of(70)
-            await engine.answer(prompt, GREEDY)
+            await engine.answer(Ask(prompt, GREEDY))
             params = dataclasses.replace(GREEDY, n=2, logprobs=1)
-            deltas = [delta async for delta in engine.stream([*prompt[:-1], 5], params)]
+            deltas = [delta async for delta in engine.stream(Ask([*prompt[:-1], 5], params))]
             first, *others = deltas
             assert first.num_cached_tokens == 69
             assert first.miss is None
@@ -207,15 +208,15 @@ def test_a_thread_that_dies_leaves_nobody_waiting(
 
     async def work() -> None:
         async with AsyncEngine(inner) as engine:
-            reader = asyncio.create_task(engine.answer(prompt_of(20), LONG))
+            reader = asyncio.create_task(engine.answer(Ask(prompt_of(20), LONG)))
             while inner.num_running == 0:
                 await asyncio.sleep(0.001)
             monkeypatch.setattr(inner, "step", die)
-            with pytest.raises(RequestError, match="the engine is closed"):
+            with pytest.raises(EngineClosedError):
                 await reader
             assert not engine.alive
-            with pytest.raises(RequestError, match="the engine is closed"):
-                await engine.answer(prompt_of(20), GREEDY)
+            with pytest.raises(EngineClosedError):
+                await engine.answer(Ask(prompt_of(20), GREEDY))
 
     run(work(), inner)
 
@@ -225,12 +226,12 @@ def test_closing_ends_what_is_being_served() -> None:
 
     async def work() -> None:
         async with AsyncEngine(inner) as engine:
-            stream = engine.stream(prompt_of(20), LONG)
+            stream = engine.stream(Ask(prompt_of(20), LONG))
             await anext(stream)
-        with pytest.raises(RequestError, match="the engine is closed"):
+        with pytest.raises(EngineClosedError):
             async for _ in stream:
                 pass
-        with pytest.raises(RequestError, match="the engine is closed"):
+        with pytest.raises(EngineClosedError):
             await answer(engine, prompt_of(20))
 
     run(work(), inner)
@@ -252,8 +253,8 @@ def test_who_ended_in_a_step_that_failed_gets_its_answer(aborts: bool) -> None:
 
     async def work() -> None:
         async with AsyncEngine(inner) as engine:
-            one = asyncio.create_task(engine.answer([1, 2, 3, 4, 5], params, request_id="one"))
-            other = asyncio.create_task(engine.answer([99, 2, 3, 4, 5], params))
+            one = asyncio.create_task(engine.answer(Ask([1, 2, 3, 4, 5], params, request_id="one")))
+            other = asyncio.create_task(engine.answer(Ask([99, 2, 3, 4, 5], params)))
             with pytest.raises(ModelFileError):
                 await other
             if aborts:
@@ -275,7 +276,7 @@ def test_a_step_that_fails_before_it_runs_ends_in_errors(monkeypatch: pytest.Mon
             for name in ("plan", "begin"):
                 with monkeypatch.context() as patch:
                     patch.setattr(inner.scheduler, name, broken)
-                    answers = [engine.answer(prompt_of(9, seed), GREEDY) for seed in range(3)]
+                    answers = [engine.answer(Ask(prompt_of(9, seed), GREEDY)) for seed in range(3)]
                     errors = await asyncio.gather(*answers, return_exceptions=True)
                     assert [str(error) for error in errors] == ["broken"] * 3
             assert await answer(engine, prompt_of(9)) == greedy(prompt_of(9), 8)
@@ -286,5 +287,5 @@ def test_a_step_that_fails_before_it_runs_ends_in_errors(monkeypatch: pytest.Mon
 def test_a_number_that_is_somebody_s_id_is_not_given_again() -> None:
     inner, _, _ = make_engine()
     for given in ("0", None, "2", None, None):
-        inner.add_request([1, 2, 3], GREEDY, request_id=given)
+        inner.submit(Ask([1, 2, 3], GREEDY, request_id=given))
     assert inner.num_waiting == 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvreuse.api.sampling_params import SamplingParams
+from kvreuse.api.ask import Ask
 from kvreuse.engine.batch import BatchBuilder
 from kvreuse.engine.request import Request
 from kvreuse.kv.sequence import SeqKV
@@ -15,14 +15,7 @@ BUILDER = {"max_num_batched_tokens": 16, "max_num_seqs": 4, "max_model_len": 256
 
 def open_request(prompt: list[int], pages: list[int], computed: int = 0) -> Request:
     """A request that owns ``pages`` and has its first ``computed`` tokens in them."""
-    request = Request(
-        "r",
-        None,
-        prompt_ids=np.array(prompt, dtype=np.int32),
-        params=SamplingParams(),
-        max_tokens=16,
-        arrival_time=0.0,
-    )
+    request = Request(Ask(prompt), "r", np.array(prompt, dtype=np.int32), max_tokens=16)
     request.kv = SeqKV(32, None, pages)
     request.num_computed_tokens = computed
     return request

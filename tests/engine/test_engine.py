@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvreuse.api.ask import Ask
 from kvreuse.api.outputs import RequestOutput
 from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.engine.bounds import check_pool
@@ -29,7 +30,7 @@ def prompt_of(length: int, seed: int = 0) -> list[int]:
 def alone(prompt: list[int], params: SamplingParams, request_id: str = "0") -> RequestOutput:
     """The answer of an engine that serves nothing else."""
     engine, _, _ = make_engine()
-    engine.add_request(prompt, params, request_id=request_id)
+    engine.submit(Ask(prompt, params, request_id=request_id))
     output = finish(engine)[request_id]
     assert pages_in_use(engine) == 0
     return output
@@ -104,8 +105,8 @@ def test_an_answer_does_not_depend_on_the_company(
             break
         for index, load in enumerate(every):
             if load.arrives == step:
-                engine.add_request(
-                    load.prompt, load.params, request_id=str(index), cache_salt=load.salt
+                engine.submit(
+                    Ask(load.prompt, load.params, request_id=str(index), cache_salt=load.salt)
                 )
             if load.abort_after is not None and load.arrives + load.abort_after == step:
                 aborted = engine.abort(str(index))
@@ -129,15 +130,15 @@ def check_output(output: RequestOutput, expected: RequestOutput) -> None:
 
 def test_decoding_goes_first_and_chunks_take_the_rest() -> None:
     engine, runner, _ = make_engine(max_num_batched_tokens=16)
-    engine.add_request(prompt_of(10), GREEDY)
-    engine.add_request(prompt_of(20), GREEDY)
+    engine.submit(Ask(prompt_of(10), GREEDY))
+    engine.submit(Ask(prompt_of(20), GREEDY))
     engine.step()
     assert runner.rows[-1] == [10, 6]
     engine.step()
     assert runner.rows[-1] == [1, 14]
     engine.step()
     assert runner.rows[-1] == [1, 1]
-    engine.add_request(prompt_of(60), GREEDY)
+    engine.submit(Ask(prompt_of(60), GREEDY))
     engine.step()
     assert runner.rows[-1] == [1, 1, 14]
 
@@ -145,7 +146,7 @@ def test_decoding_goes_first_and_chunks_take_the_rest() -> None:
 def test_the_budget_is_never_exceeded_by_decoding() -> None:
     engine, runner, _ = make_engine(max_num_batched_tokens=3, max_num_seqs=64)
     for seed in range(7):
-        engine.add_request(prompt_of(5, seed), GREEDY, request_id=str(seed))
+        engine.submit(Ask(prompt_of(5, seed), GREEDY, request_id=str(seed)))
     outputs = finish(engine)
     assert max(len(rows) for rows in runner.rows) == 3
     for seed in range(7):
@@ -154,9 +155,9 @@ def test_the_budget_is_never_exceeded_by_decoding() -> None:
 
 def test_nobody_takes_the_pages_that_who_came_before_waits_for() -> None:
     engine, _, pool = make_engine(pages=4)
-    engine.add_request(prompt_of(60), GREEDY)  # 2 pages, and one to grow into
-    engine.add_request(prompt_of(60, seed=1), GREEDY)  # does not fit beside it
-    engine.add_request(prompt_of(5, seed=2), GREEDY)  # would, but came later
+    engine.submit(Ask(prompt_of(60), GREEDY))  # 2 pages, and one to grow into
+    engine.submit(Ask(prompt_of(60, seed=1), GREEDY))  # does not fit beside it
+    engine.submit(Ask(prompt_of(5, seed=2), GREEDY))  # would, but came later
     engine.step()
     assert (engine.num_running, engine.num_waiting, pages_in_use(engine)) == (1, 2, 2)
     finish(engine)
@@ -167,14 +168,14 @@ def test_nobody_takes_the_pages_that_who_came_before_waits_for() -> None:
 def test_seats_are_limited() -> None:
     engine, _, _ = make_engine(max_num_seqs=2)
     for _ in range(5):
-        engine.add_request(prompt_of(5), GREEDY)
+        engine.submit(Ask(prompt_of(5), GREEDY))
     engine.step()
     assert (engine.num_running, engine.num_waiting) == (2, 3)
 
 
 def test_the_pool_can_be_filled_to_the_last_page() -> None:
     engine, _, pool = make_engine(pages=3, max_model_len=512)
-    engine.add_request(prompt_of(89), GREEDY)  # 96 tokens in pages, 97 in all
+    engine.submit(Ask(prompt_of(89), GREEDY))  # 96 tokens in pages, 97 in all
     output = finish(engine)["0"]
     assert list(output.outputs[0].token_ids) == greedy(prompt_of(89), 8)
     assert pool.peak_used == 3
@@ -183,8 +184,8 @@ def test_the_pool_can_be_filled_to_the_last_page() -> None:
 
 def test_the_answer_ends_at_the_end_of_the_context() -> None:
     engine, _, _ = make_engine(max_model_len=40)
-    engine.add_request(prompt_of(30), SamplingParams(temperature=0, max_tokens=None))
-    engine.add_request(prompt_of(39), SamplingParams(temperature=0, max_tokens=1000))
+    engine.submit(Ask(prompt_of(30), SamplingParams(temperature=0, max_tokens=None)))
+    engine.submit(Ask(prompt_of(39), SamplingParams(temperature=0, max_tokens=1000)))
     outputs = finish(engine)
     assert list(outputs["0"].outputs[0].token_ids) == greedy(prompt_of(30), 10)
     assert list(outputs["1"].outputs[0].token_ids) == greedy(prompt_of(39), 1)
@@ -193,7 +194,7 @@ def test_the_answer_ends_at_the_end_of_the_context() -> None:
 
 def test_an_answer_without_limit_ends_where_the_pool_does() -> None:
     engine, _, _ = make_engine(pages=2, max_model_len=512)
-    engine.add_request(prompt_of(60), SamplingParams(temperature=0, max_tokens=None))
+    engine.submit(Ask(prompt_of(60), SamplingParams(temperature=0, max_tokens=None)))
     assert len(finish(engine)["0"].outputs[0].token_ids) == 5  # 64 in pages, and the last one
 
 
@@ -216,7 +217,7 @@ def test_min_tokens_bans_stop_tokens_until_then() -> None:
 
 def test_a_stream_of_deltas_makes_the_output() -> None:
     engine, _, _ = make_engine()
-    engine.add_request(prompt_of(40), GREEDY)
+    engine.submit(Ask(prompt_of(40), GREEDY))
     deltas = list(steps(engine))
     assert [token for delta in deltas for token in delta.token_ids] == greedy(prompt_of(40), 8)
     assert [delta.finished for delta in deltas] == [False] * 7 + [True]
@@ -235,7 +236,7 @@ def test_without_a_seed_it_is_the_engine_and_the_request_that_count() -> None:
     def answers(seed: int) -> list[tuple[int, ...]]:
         engine, _, _ = make_engine(seed=seed)
         for _ in range(2):
-            engine.add_request(prompt_of(10), SamplingParams(max_tokens=30))
+            engine.submit(Ask(prompt_of(10), SamplingParams(max_tokens=30)))
         outputs = finish(engine)
         return [outputs[request_id].outputs[0].token_ids for request_id in "01"]
 
@@ -265,7 +266,7 @@ def test_no_logprobs_unless_asked() -> None:
 
 def test_metrics_tell_what_a_request_took() -> None:
     engine, _, _ = make_engine(max_num_batched_tokens=16)
-    engine.add_request(prompt_of(40), dataclasses.replace(GREEDY, max_tokens=60))
+    engine.submit(Ask(prompt_of(40), dataclasses.replace(GREEDY, max_tokens=60)))
     metrics = finish(engine)["0"].metrics
     assert metrics.num_prompt_tokens == 40
     assert metrics.num_generated_tokens == 60
@@ -285,7 +286,7 @@ def test_metrics_tell_what_a_request_took() -> None:
 def test_abort_frees_pages_at_once_wherever_the_request_is() -> None:
     engine, _, _ = make_engine(pages=8, max_num_batched_tokens=8, max_num_seqs=2)
     for seed in range(3):
-        engine.add_request(prompt_of(20, seed), GREEDY)
+        engine.submit(Ask(prompt_of(20, seed), GREEDY))
     engine.step()
     waiting, prefilling = engine.abort("2"), engine.abort("1")
     assert waiting is not None
@@ -324,7 +325,7 @@ def test_abort_frees_pages_at_once_wherever_the_request_is() -> None:
 def test_prompts_that_are_refused(prompt: list[int], message: str) -> None:
     engine, _, _ = make_engine(max_model_len=200)
     with pytest.raises(RequestError, match=message):
-        engine.add_request(prompt, GREEDY)
+        engine.submit(Ask(prompt, GREEDY))
     assert not engine.has_unfinished
 
 
@@ -336,22 +337,22 @@ def test_a_prompt_that_the_pool_can_never_hold(length: int, max_tokens: int | No
         match=rf"the prompt's {length} tokens.* need 4 pages of 32, but the KV cache has 3 "
         r"\(12 KiB at 128 bytes a token\): raise --kv-cache-memory",
     ):
-        engine.add_request(prompt_of(length), SamplingParams(max_tokens=max_tokens))
+        engine.submit(Ask(prompt_of(length), SamplingParams(max_tokens=max_tokens)))
 
 
 def test_a_request_id_is_used_once_at_a_time() -> None:
     engine, _, _ = make_engine()
-    engine.add_request([1], GREEDY, request_id="mine")
+    engine.submit(Ask([1], GREEDY, request_id="mine"))
     with pytest.raises(RequestError, match="'mine' is being served already"):
-        engine.add_request([1], GREEDY, request_id="mine")
+        engine.submit(Ask([1], GREEDY, request_id="mine"))
     finish(engine)
-    assert engine.add_request([1], GREEDY, request_id="mine") == "mine"
+    assert engine.submit(Ask([1], GREEDY, request_id="mine")).request_id == "mine"
 
 
 def test_stop_texts_need_a_tokenizer() -> None:
     engine, _, _ = make_engine()
     with pytest.raises(RequestError, match="stop texts need a tokenizer"):
-        engine.add_request([1], SamplingParams(stop="x"))
+        engine.submit(Ask([1], SamplingParams(stop="x")))
 
 
 def test_a_pool_below_one_sequence() -> None:

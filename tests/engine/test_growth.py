@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvreuse.api.ask import Ask
 from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.engine.engine import Engine
 from kvreuse.kv.cache import KVCache
@@ -65,7 +66,7 @@ def test_two_thousand_tokens_leave_no_trace(
     cache = KVCache(pool, b"")
     engine = Engine(runner, cache, tokenizer, vocab_size=tokenizer.vocab_size, max_model_len=8192)
     params = SamplingParams(**options, max_tokens=TOKENS + 200, ignore_eos=True)  # type: ignore[arg-type]
-    engine.add_request([1, 2, 3], params)
+    engine.submit(Ask([1, 2, 3], params))
     for _ in range(100):
         engine.step()
     gc.collect()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvreuse.engine.prefill import HALF_LIFE, LEAST_ROWS, PrefillRate
+from kvreuse.engine.metrics import HALF_LIFE, LEAST_ROWS, PrefillRate
 
 
 def test_small_and_decoding_steps_say_nothing() -> None:

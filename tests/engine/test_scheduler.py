@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+from kvreuse.api.ask import Ask
 from kvreuse.api.retention import Retention
 from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.engine.engine import Engine
@@ -37,7 +38,7 @@ ONE = dataclasses.replace(GREEDY, max_tokens=1)
 def test_eight_identical_prompts_are_computed_once() -> None:
     engine, runner, _ = make_engine(pages=64)
     for _ in range(8):
-        engine.add_request(prompt_of(200), GREEDY)
+        engine.submit(Ask(prompt_of(200), GREEDY))
     engine.step()
     assert runner.rows == [[200]]
     assert (engine.num_running, engine.num_waiting) == (1, 7)
@@ -52,7 +53,7 @@ def test_eight_identical_prompts_are_computed_once() -> None:
 def test_a_shared_prefix_is_computed_once_and_by_chunks() -> None:
     engine, _, _ = make_engine(pages=256, max_num_batched_tokens=100)
     for seed in range(32):
-        engine.add_request(prompt_of(320) + prompt_of(16, seed + 1), ONE)
+        engine.submit(Ask(prompt_of(320) + prompt_of(16, seed + 1), ONE))
     finish(engine)
     assert 320 + 32 * 15 < engine.counters.computed_tokens <= 320 + 32 * 16
 
@@ -63,7 +64,7 @@ def test_shared_prefixes_take_their_pages_once() -> None:
         engine, _, _ = make_engine(pages=64, enable_prefix_caching=caching)
         for seed in range(8):
             params = dataclasses.replace(GREEDY, max_tokens=20)
-            engine.add_request(prompt_of(96) + prompt_of(32, seed + 1), params)
+            engine.submit(Ask(prompt_of(96) + prompt_of(32, seed + 1), params))
         most[caching] = 0
         while engine.has_unfinished:
             engine.step()
@@ -74,7 +75,7 @@ def test_shared_prefixes_take_their_pages_once() -> None:
 def test_with_caching_off_nobody_waits_for_anybody() -> None:
     engine, runner, _ = make_engine(enable_prefix_caching=False)
     for _ in range(3):
-        engine.add_request(prompt_of(40), GREEDY)
+        engine.submit(Ask(prompt_of(40), GREEDY))
     engine.step()
     assert runner.rows == [[40, 40, 40]]
 
@@ -82,7 +83,7 @@ def test_with_caching_off_nobody_waits_for_anybody() -> None:
 def test_salts_are_not_shared_in_flight() -> None:
     engine, runner, _ = make_engine()
     for salt in ("a", "b", None, "a"):
-        engine.add_request(prompt_of(40), GREEDY, cache_salt=salt)
+        engine.submit(Ask(prompt_of(40), GREEDY, cache_salt=salt))
     engine.step()
     assert runner.rows == [[40, 40, 40]]
     outputs = finish(engine)
@@ -93,7 +94,7 @@ def test_salts_are_not_shared_in_flight() -> None:
 def test_another_takes_over_when_the_leader_is_aborted(steps: int) -> None:
     engine, runner, _ = make_engine(max_num_batched_tokens=64)
     for _ in range(4):
-        engine.add_request(prompt_of(250), GREEDY)
+        engine.submit(Ask(prompt_of(250), GREEDY))
     for _ in range(steps):
         engine.step()
     assert runner.rows == [[64]] * steps
@@ -109,7 +110,7 @@ def test_another_takes_over_when_the_leader_is_aborted(steps: int) -> None:
 def test_a_step_that_is_large_enough_starts_no_other_prompt() -> None:
     engine, runner, _ = make_engine()
     for seed, length in enumerate((300, 100, 100, 20)):
-        engine.add_request(prompt_of(length, seed), GREEDY)
+        engine.submit(Ask(prompt_of(length, seed), GREEDY))
     for _ in range(3):
         engine.step()
     assert runner.rows == [[300], [1, 100, 100], [1, 1, 1, 20]]
@@ -117,23 +118,23 @@ def test_a_step_that_is_large_enough_starts_no_other_prompt() -> None:
 
 def test_saved_work_comes_first() -> None:
     engine, _, _ = make_engine(max_num_seqs=1)
-    engine.add_request(prompt_of(100), ONE)
+    engine.submit(Ask(prompt_of(100), ONE))
     finish(engine)
-    engine.add_request(prompt_of(100, seed=1), ONE, request_id="cold")
-    engine.add_request(prompt_of(100), ONE, request_id="warm")
+    engine.submit(Ask(prompt_of(100, seed=1), ONE, request_id="cold"))
+    engine.submit(Ask(prompt_of(100), ONE, request_id="warm"))
     assert list(finish(engine)) == ["warm", "cold"]
 
 
 def test_nobody_waits_for_ever() -> None:
     """A cold request among ever more warm ones: it is overtaken for a while only."""
     engine, _, _ = make_engine(max_num_seqs=1)
-    engine.add_request(prompt_of(100), ONE)
+    engine.submit(Ask(prompt_of(100), ONE))
     finish(engine)
-    engine.add_request(prompt_of(100, seed=1), ONE, request_id="cold")
+    engine.submit(Ask(prompt_of(100, seed=1), ONE, request_id="cold"))
     overtaken = 0
     for _ in range(10 * HEAD_START):
         for _ in range(2):  # faster than they are served
-            engine.add_request(prompt_of(100), ONE)
+            engine.submit(Ask(prompt_of(100), ONE))
         (delta,) = engine.step()
         if delta.request_id == "cold":
             break
@@ -146,18 +147,18 @@ def test_lower_priorities_are_served_first() -> None:
     engine, _, _ = make_engine(max_num_seqs=1)
     for seed, priority in enumerate((0, 3, -2, -(10**9), 1)):
         retention = Retention(priority=priority)
-        engine.add_request(prompt_of(40, seed), ONE, retention=retention, request_id=str(priority))
+        engine.submit(Ask(prompt_of(40, seed), ONE, retention=retention, request_id=str(priority)))
     assert list(finish(engine)) == ["-1000000000", "-2", "0", "1", "3"]
 
 
 def test_the_least_important_does_not_wait_for_ever() -> None:
     engine, _, _ = make_engine(max_num_seqs=1)
     low, high = Retention(priority=10**9), Retention(priority=-(10**9))
-    engine.add_request(prompt_of(5), ONE, retention=low, request_id="low")
+    engine.submit(Ask(prompt_of(5), ONE, retention=low, request_id="low"))
     overtaken = 0
     for _ in range(10 * HEAD_START * MAX_PRIORITY):
         for _ in range(2):  # faster than they are served
-            engine.add_request(prompt_of(5, 1), ONE, retention=high)
+            engine.submit(Ask(prompt_of(5, 1), ONE, retention=high))
         (delta,) = engine.step()
         if delta.request_id == "low":
             break
@@ -170,7 +171,7 @@ def test_a_preempted_request_has_not_ended_its_session() -> None:
     engine, _, _ = make_engine(pages=6)
     params = dataclasses.replace(GREEDY, max_tokens=100)
     for seed in range(3):
-        engine.add_request(prompt_of(30, seed), params, retention=Retention(session_end=True))
+        engine.submit(Ask(prompt_of(30, seed), params, retention=Retention(session_end=True)))
     outputs = finish(engine)
     assert any(output.metrics.num_preemptions for output in outputs.values())
     for seed, output in enumerate(outputs.values()):
@@ -181,7 +182,7 @@ def test_the_youngest_gives_way_and_resumes() -> None:
     engine, _, pool = make_engine(pages=6)
     params = dataclasses.replace(GREEDY, max_tokens=100)
     for seed in range(3):
-        engine.add_request(prompt_of(30, seed), params)
+        engine.submit(Ask(prompt_of(30, seed), params))
     outputs = finish(engine)
     assert list(outputs) == ["0", "1", "2"]
     assert [output.metrics.num_preemptions > 0 for output in outputs.values()] == [0, 1, 1]
@@ -194,7 +195,7 @@ def test_what_was_preempted_is_reused_where_it_is_still_there() -> None:
     engine, _, _ = make_engine(pages=12, max_num_seqs=4)
     params = dataclasses.replace(GREEDY, max_tokens=70)
     for seed in range(4):
-        engine.add_request(prompt_of(40, seed), params)
+        engine.submit(Ask(prompt_of(40, seed), params))
     finish(engine)
     counters = engine.counters
     assert counters.preemptions > 0
@@ -205,11 +206,11 @@ def test_what_was_preempted_is_reused_where_it_is_still_there() -> None:
 def test_what_was_forked_and_preempted_goes_on_where_it_was() -> None:
     params = SamplingParams(max_tokens=60, n=4)  # random: its generator must go on, too
     engine, _, _ = make_engine(pages=5)
-    request = engine.add_request(prompt_of(20), params, request_id="r")
+    request = engine.submit(Ask(prompt_of(20), params, request_id="r")).request_id
     output = finish(engine)[request]
     assert output.metrics.num_preemptions > 0
     alone, _, _ = make_engine()
-    alone.add_request(prompt_of(20), params, request_id="r")
+    alone.submit(Ask(prompt_of(20), params, request_id="r"))
     expected = finish(alone)[request]
     assert expected.metrics.num_preemptions == 0
     assert output.outputs == expected.outputs
@@ -218,7 +219,7 @@ def test_what_was_forked_and_preempted_goes_on_where_it_was() -> None:
 def test_counters_of_what_was_forked_and_preempted_only_grow() -> None:
     engine, _, _ = make_engine(pages=10, max_model_len=320)
     params = SamplingParams(max_tokens=200, n=2, seed=1)
-    engine.add_request(prompt_of(10), params)
+    engine.submit(Ask(prompt_of(10), params))
     lost = [0]
     while engine.has_unfinished:
         engine.step()
@@ -233,9 +234,9 @@ def test_abort_in_every_phase_frees_everything_within_a_step() -> None:
     for steps in range(30):
         engine, _, _ = make_engine(pages=7, max_num_batched_tokens=32, max_num_seqs=4)
         params = dataclasses.replace(GREEDY, max_tokens=40)
-        requests = [engine.add_request(prompt_of(70), params) for _ in range(2)]
-        requests += [engine.add_request(prompt_of(50, seed), params) for seed in (1, 2)]
-        requests += [engine.add_request(prompt_of(9), dataclasses.replace(params, n=3))]
+        requests = [engine.submit(Ask(prompt_of(70), params)).request_id for _ in range(2)]
+        requests += [engine.submit(Ask(prompt_of(50, seed), params)).request_id for seed in (1, 2)]
+        requests += [engine.submit(Ask(prompt_of(9), dataclasses.replace(params, n=3))).request_id]
         for _ in range(steps):
             engine.step()
         random.Random(steps).shuffle(requests)
@@ -258,7 +259,7 @@ def test_five_thousand_requests_leave_nothing_behind() -> None:
             prompt = prompt_of(choose.randint(0, 70)) + prompt_of(choose.randint(1, 20), 1)
             n = choose.choice([1, 1, 1, 2])
             params = SamplingParams(seed=0, max_tokens=choose.randint(1, 6), n=n)
-            live.append(engine.add_request(prompt, params))
+            live.append(engine.submit(Ask(prompt, params)).request_id)
             if choose.random() < 0.3:
                 engine.abort(live.pop(choose.randrange(len(live))))
             if len(live) > 12:
@@ -299,12 +300,12 @@ def test_a_step_that_fails_costs_time_only(fails_at: int) -> None:
         return hashed_logits(tokens)
 
     engine, _, _ = make_engine(logits_of=logits_of, max_num_batched_tokens=96)
-    engine.add_request(prompt_of(50), GREEDY)
+    engine.submit(Ask(prompt_of(50), GREEDY))
     finish(engine)
     countdown = fails_at
     prompts = [prompt_of(40) + prompt_of(60, 1), prompt_of(50) + prompt_of(9, 2), prompt_of(90)]
     params = SamplingParams(seed=1, max_tokens=8, n=2)
-    requests = [engine.add_request(prompt, params) for prompt in prompts]
+    requests = [engine.submit(Ask(prompt, params)).request_id for prompt in prompts]
     tokens: dict[tuple[str, int], tuple[int, ...]] = {}
     failures = 0
     outputs = {}
@@ -331,7 +332,7 @@ def test_a_step_that_fails_costs_time_only(fails_at: int) -> None:
 
 def finish_one(engine: Engine, prompt: list[int], params: SamplingParams) -> list[tuple[int, ...]]:
     """The tokens of the answers to one prompt."""
-    request = engine.add_request(prompt, params)
+    request = engine.submit(Ask(prompt, params)).request_id
     return [output.token_ids for output in finish(engine)[request].outputs]
 
 
@@ -355,7 +356,7 @@ def test_planning_is_quick() -> None:
     )
     for seed in range(1256):
         params = SamplingParams(temperature=0, max_tokens=100)
-        engine.add_request(prompt_of(30, seed), params)
+        engine.submit(Ask(prompt_of(30, seed), params))
     while engine.num_running < 256:
         engine.step()
     assert engine.num_waiting == 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy.typing as npt
 
 from kvreuse.api.miss import Reason
 from kvreuse.kv.cache import Copy, KVCache
-from kvreuse.kv.keys import Naming, page_name
+from kvreuse.kv.hit import Hit
+from kvreuse.kv.keys import Hash, sha256
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.kv.sequence import SeqKV
@@ -47,16 +49,17 @@ class Started:
 class CheckedCache:
     """A cache, its oracle and the rows of its pages: int32[pages, 4], a token each."""
 
-    def __init__(self, num_pages: int, naming: Naming = page_name, policy: str = "lru") -> None:
+    def __init__(self, num_pages: int, digest: Hash = sha256, policy: str = "lru") -> None:
         self.pool = small_pool(num_pages)
         self.rows: npt.NDArray[np.int32] = self.pool.data.view(np.int32)[:, :PAGE]
         self.rows[:] = POISON
-        self.cache = KVCache(self.pool, b"namespace", eviction_policy=policy, naming=naming)
+        self.cache = KVCache(self.pool, b"namespace", eviction_policy=policy, digest=digest)
         self.oracle = Oracle(num_pages)
         self.running: list[Started] = []
+        self.known: dict[tuple[Tokens, str | None], Hit] = {}
         self.policy = policy
         self.victims: list[int] = []
-        evict = self.cache._resting.evict
+        evict = self.cache._evictor.evict
 
         def watched(n: int, counts: Sequence[int]) -> list[int]:
             victims = evict(n, counts)
@@ -64,7 +67,7 @@ class CheckedCache:
             self.victims += victims
             return victims
 
-        self.cache._resting.evict = watched  # type: ignore[method-assign]
+        self.cache._evictor.evict = watched  # type: ignore[method-assign]
 
     def open(self, ids: Tokens, salt: str | None) -> Started:
         """Open and check what was found."""
@@ -73,7 +76,7 @@ class CheckedCache:
         assert told.tokens == oracle.hit(salt, ids)
         full = oracle.full_pages(salt, ids)
         run = Run(salt, list(ids), full, len(full) * PAGE)
-        seq, copies = self.cache.open(np.array(ids, dtype=np.int32), salt)
+        seq, copies = self.cache.open(told)
         oracle.runs.append(run)
         if copies:
             [run.source] = [page for page in sources if page.number == copies[0][0]]
@@ -144,6 +147,9 @@ class CheckedCache:
     def look_up(self, ids: Tokens, salt: str | None, *, reasons: bool = True) -> Reason | None:
         """Look up and check what is told; ``reasons`` are only right where keys do not collide."""
         hit = self.cache.lookup(list(ids), salt)
+        known = self.cache.lookup(list(ids), salt, self.known.get((ids, salt)))
+        assert dataclasses.replace(known, version=hit.version) == hit
+        self.known[ids, salt] = hit
         assert hit.tokens == self.oracle.hit(salt, ids)
         if not reasons:
             return hit.reason

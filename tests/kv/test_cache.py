@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kvreuse.api.miss import Reason
 from kvreuse.kv.cache import KVCache
-from kvreuse.kv.keys import Naming, page_name
+from kvreuse.kv.keys import Hash, sha256
 from kvreuse.kv.pool import PageError
 
 from .cache_machine import CheckedCache, Started, small_pool
@@ -25,12 +25,12 @@ FEW_TOKENS = st.lists(st.integers(0, 1), max_size=9)
 class CacheMachine(RuleBasedStateMachine):
     """Sequences open, grow, fork and close; more of them than there are pages."""
 
-    naming: Naming = staticmethod(page_name)
+    digest: Hash = staticmethod(sha256)
     policy = "lru"
 
     def __init__(self) -> None:
         super().__init__()
-        self.checked = CheckedCache(10, self.naming, self.policy)
+        self.checked = CheckedCache(10, self.digest, self.policy)
         self.known: list[Tokens] = [(0, 1, 0, 0, 1)]
 
     def prompt(self, data: st.DataObject) -> Tokens:
@@ -88,7 +88,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), salt=SALTS)
     def look_up(self, data: st.DataObject, salt: str | None) -> None:
-        self.checked.look_up(self.prompt(data), salt, reasons=self.naming is page_name)
+        self.checked.look_up(self.prompt(data), salt, reasons=self.digest is sha256)
 
     @precondition(lambda self: self.checked.running)
     @rule(data=st.data())
@@ -117,9 +117,9 @@ class DensityMachine(CacheMachine):
 
 
 class CollidingMachine(CacheMachine):
-    """The same with names that are all equal."""
+    """The same with keys that are all equal."""
 
-    naming: Naming = staticmethod(lambda parent, tokens: 7)
+    digest: Hash = staticmethod(lambda data: bytes(32))
 
 
 TestCacheMachine = CacheMachine.TestCase
@@ -280,7 +280,7 @@ def test_tokens_that_are_none_change_nothing(call: str) -> None:
             case "lookup":
                 checked.cache.lookup(bad)
             case "open":
-                checked.cache.open(bad)
+                checked.cache.open(checked.cache.lookup(bad))
             case "commit":
                 checked.cache.commit(started.seq, bad, 3)
             case "close":
@@ -309,7 +309,7 @@ def test_switched_off() -> None:
     for _ in range(3):
         hit = cache.lookup(ids)
         assert (hit.tokens, hit.pages, hit.reason) == (0, 3, Reason.DISABLED)
-        seq, copies = cache.open(ids)
+        seq, copies = cache.open(cache.lookup(ids))
         assert not copies
         assert cache.reserve(seq, 9)
         cache.commit(seq, ids, 9)
@@ -329,7 +329,7 @@ def test_nothing_grows_with_what_was_served() -> None:
 
     def serve(number: int) -> None:
         ids = tuple(range(number, number + 11))
-        seq, _ = cache.open(ids, f"salt {number}")
+        seq, _ = cache.open(cache.lookup(ids, f"salt {number}"))
         assert cache.reserve(seq, 11)
         cache.commit(seq, ids, 11)
         cache.close(seq, ids)
@@ -355,10 +355,80 @@ def test_check_sees_a_page_that_is_nowhere_and_a_wrong_table() -> None:
     with pytest.raises(PageError, match="is not the index's for its tokens"):
         checked.cache.check()
     table[0], table[1] = table[1], table[0]
-    checked.cache._resting.rest(1, int(table[1]))
+    checked.cache._evictor.rest(1, int(table[1]))
     with pytest.raises(PageError, match="rests and is used, or neither"):
         checked.cache.check()
-    checked.cache._resting.wake(1, int(table[1]))
+    checked.cache._evictor.wake(1, int(table[1]))
     checked.pool.alloc(1)
     with pytest.raises(PageError, match="has a count of 1 and 0 owners"):
         checked.cache.check()
+
+
+def test_looking_up_unseen_salts_changes_nothing() -> None:
+    cache = KVCache(small_pool(4), b"namespace")
+    roots = cache._index._roots
+    for number in range(100):
+        assert cache.lookup((1, 2, 3, 4, 5), f"salt {number}").tokens == 0
+        cache.promises.check_pin((1, 2, 3, 4, 5), f"salt {number}")
+    assert roots.all() == []
+    for number in range(100):
+        seq, _ = cache.open(cache.lookup((1, 2), f"salt {number}"))
+        cache.close(seq, (1, 2))
+    gc.collect()
+    assert roots._next_node >= -4  # numbers of roots that are gone are used again
+
+
+def test_a_hit_is_the_same_until_something_changes() -> None:
+    checked = CheckedCache(10)
+    ids = tuple(range(9))
+    checked.close(served(checked, ids))
+    cache = checked.cache
+    hit = cache.lookup(ids)
+    assert cache.lookup(ids, known=hit) is hit
+    seq, _ = cache.open(hit)
+    assert seq.written == 8
+    assert cache.lookup(ids, known=hit) is not hit
+    cache.close(seq, ids)
+
+
+@pytest.mark.parametrize("evicted", range(5))
+def test_an_old_hit_opens_what_is_left_of_it(evicted: int) -> None:
+    """Pages evicted between a look-up and its opening, and taken by others, are left out."""
+    cache = KVCache(small_pool(4), b"namespace")
+    ids, other = tuple(range(16)), tuple(range(100, 116))
+    for prompt in (ids,):
+        seq, _ = cache.open(cache.lookup(prompt))
+        assert cache.reserve(seq, 16)
+        cache.commit(seq, prompt, 16)
+        cache.close(seq, prompt)
+    hit = cache.lookup((*ids, 16))
+    assert hit.tokens == 16
+    taken, _ = cache.open(cache.lookup(other))
+    assert cache.reserve(taken, 4 * evicted)
+    cache.commit(taken, other, 4 * evicted)
+    seq, copies = cache.open(hit)
+    assert seq.written == 16 - 4 * evicted
+    assert not copies
+    cache.check()
+    cache.close(seq, ids)
+    cache.close(taken, other)
+    cache.check()
+
+
+def test_the_largest_prefixes_are_those_that_a_walk_finds() -> None:
+    cache = KVCache(small_pool(60), b"namespace")
+    for number in range(12):
+        ids = (number % 3, *range(number), 7, number)
+        seq, _ = cache.open(cache.lookup(ids, "tenant" if number % 4 == 3 else None))
+        assert cache.reserve(seq, len(ids) - seq.written)
+        cache.commit(seq, ids, len(ids) - seq.written)
+        cache.close(seq, ids)
+    index = cache._index
+    found = cache.prefixes(100)
+    assert [one.pages for one in found] == sorted((one.pages for one in found), reverse=True)
+    assert sum(one.pages for one in found) == index.num_nodes
+    leaves = sum(index.is_leaf(page) for page in range(60) if page in index)
+    assert sum(one.continuations for one in found) == leaves
+    assert cache.prefixes(2) == found[:2]
+    cache.clear()
+    assert cache.prefixes(100) == []

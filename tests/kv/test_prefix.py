@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 import weakref
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvreuse.kv.keys import page_key, root_key, shared_tokens, token_bytes, token_ids
+from kvreuse.kv.keys import KEY_BYTES, page_key, root_key, shared_tokens, token_bytes, token_ids
 from kvreuse.kv.pool import PageError
-from kvreuse.kv.prefix import PrefixIndex, Root
+from kvreuse.kv.prefix import PrefixIndex
+from kvreuse.kv.roots import Root
 
 PAGE = 4
 SPACE = b"namespace"
@@ -37,7 +39,7 @@ def put(index: PrefixIndex, ids: list[int], page: int, salt: str | None = None) 
 
 def found(index: PrefixIndex, ids: list[int], salt: str | None = None) -> tuple[list[int], int]:
     """(full pages, rows of a further page) that match."""
-    match = index.match(index.root(salt), token_bytes(ids))
+    match = index.match(salt, token_bytes(ids))
     partial = match.partial
     return list(match.nodes), partial[1] if partial else 0
 
@@ -76,7 +78,7 @@ def test_the_page_that_shares_most_rows_among_many() -> None:
         put(index, [page // 64, page // 16 % 4, page // 4 % 4, page % 4], page)
     for page in range(256):
         ids = [page // 64, page // 16 % 4, page // 4 % 4]
-        match = index.match(index.root(None), token_bytes([*ids, 9]))
+        match = index.match(None, token_bytes([*ids, 9]))
         assert match.partial is not None
         assert match.partial[1] == 3
         assert match.partial[0] // 4 == page // 4
@@ -115,14 +117,14 @@ def test_salts_have_nothing_in_common() -> None:
     index = make_index()
     for page, salt in enumerate((None, "", "a")):
         assert found(index, [1, 2, 3, 4], salt) == ([], 0)
-        assert index.is_first_page(token_bytes([1, 2, 3, 4])) == (page > 0)
+        assert index.has_first_page(token_bytes([1, 2, 3, 4])) == (page > 0)
         assert put(index, [1, 2, 3, 4], page, salt) == [page]
     assert found(index, [1, 2, 3, 4], "a") == ([2], 0)
     for page in range(3):
-        assert index.is_first_page(token_bytes([1, 2, 3, 4]))
+        assert index.has_first_page(token_bytes([1, 2, 3, 4]))
         index.remove(page)
         index.check()
-    assert not index.is_first_page(token_bytes([1, 2, 3, 4]))
+    assert not index.has_first_page(token_bytes([1, 2, 3, 4]))
 
 
 def test_keys_are_the_chain_of_the_tokens() -> None:
@@ -131,7 +133,10 @@ def test_keys_are_the_chain_of_the_tokens() -> None:
     first = page_key(root_key(SPACE, "salt"), token_bytes(range(4)))
     second = page_key(first, token_bytes(range(4, 8)))
     assert [index.key(page) for page in (0, 1)] == [first, second]
-    assert index.next_name(0, token_bytes(range(4, 8))) == index.names[1]
+    known = index.match("salt", token_bytes(range(4)))
+    names = [int.from_bytes(key[:8], sys.byteorder) for key in (first, second)]
+    assert index.next_name(known, "salt", token_bytes(range(4, 8))) == names[1] == index.names[1]
+    assert list(index.names_of("salt", token_bytes(range(8)))) == names
 
 
 def test_what_was_removed_is_not_found_and_its_place_can_be_taken() -> None:
@@ -170,7 +175,7 @@ def test_siblings_in_any_order_come_and_go(numbers: list[int], order: random.Ran
     left = sorted(tokens(n) for page, n in enumerate(numbers) if page not in gone)
     assert [index.tokens(page) for page in index.children(root.node)] == left
     for number in range(0, 200, 7):
-        nearest = index.match(root, tokens(number)).nearest
+        nearest = index.match(None, tokens(number)).nearest
         exact = found(index, list(token_ids(tokens(number))))
         assert bool(exact[0]) == (tokens(number) in left)
         if not exact[0] and left:
@@ -233,6 +238,6 @@ def test_check_sees_what_is_wrong() -> None:
     with pytest.raises(PageError, match="the children of page 0 are out of order"):
         index.check()
     siblings._left[top], siblings._right[top] = siblings._right[top], siblings._left[top]
-    index.names[1] ^= 1
+    index._keys[KEY_BYTES] ^= 1
     with pytest.raises(PageError, match="page 1 is not what its place in the index says"):
         index.check()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvreuse.api.retention import DEFAULT_RETENTION, Retention
-from kvreuse.errors import ConfigError, RequestError
+from kvreuse.errors import RequestError
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.pool import PageError
 
@@ -27,7 +27,7 @@ def prompt(first: int, length: int = 9) -> Ids:
 
 
 def serve(cache: KVCache, ids: Ids, retention: Retention = DEFAULT_RETENTION) -> None:
-    seq, _ = cache.open(ids)
+    seq, _ = cache.open(cache.lookup(ids))
     n = len(ids) - seq.written
     assert cache.reserve(seq, n)
     cache.commit(seq, ids, n)
@@ -37,7 +37,7 @@ def serve(cache: KVCache, ids: Ids, retention: Retention = DEFAULT_RETENTION) ->
 
 def evict(cache: KVCache, pages: int) -> None:
     """Make others take ``pages`` pages more than are free."""
-    seq, _ = cache.open((7777,))
+    seq, _ = cache.open(cache.lookup((7777,)))
     assert cache.reserve(seq, (cache.pool.num_free + pages) * PAGE)
     cache.close(seq, (7777,))
     cache.check()
@@ -68,7 +68,7 @@ def test_a_session_that_goes_on_after_all_has_not_ended(cache: KVCache) -> None:
 
 def test_what_somebody_else_is_using_has_not_ended(cache: KVCache) -> None:
     serve(cache, prompt(100))
-    other, _ = cache.open((*prompt(100, 8), 1, 2))
+    other, _ = cache.open(cache.lookup((*prompt(100, 8), 1, 2)))
     serve(cache, prompt(100), Retention(session_end=True))
     cache.close(other, (*prompt(100, 8), 1, 2))
     cache.check()
@@ -116,19 +116,19 @@ def test_a_session_that_ends_does_not_unpin_a_longer_prompt(cache: KVCache) -> N
 
 
 def test_pins_that_are_given_up_go_from_the_last_page_on(cache: KVCache) -> None:
-    assert not cache.give_up_pins(1)
+    assert not cache.promises.give_up(1)
     serve(cache, prompt(100, 17), Retention(pin=True))
-    assert cache.give_up_pins(1)
+    assert cache.promises.give_up(1)
     cache.check()
     evict(cache, cache.num_evictable)
     assert cached(cache, prompt(100, 17)) == 12
-    assert cache.give_up_pins(99)
+    assert cache.promises.give_up(99)
     evict(cache, cache.num_evictable)
     assert cache.pool.num_free == 12
 
 
 def test_only_the_prompt_is_pinned(cache: KVCache) -> None:
-    seq, _ = cache.open(prompt(100))
+    seq, _ = cache.open(cache.lookup(prompt(100)))
     assert cache.reserve(seq, 20)
     cache.commit(seq, prompt(100, 20), 20)
     cache.close(seq, prompt(100, 20), Retention(pin=True), 9)
@@ -139,7 +139,7 @@ def test_only_the_prompt_is_pinned(cache: KVCache) -> None:
 def test_a_pin_of_a_prompt_that_was_not_finished_is_of_its_full_pages(cache: KVCache) -> None:
     """Its unfilled page, which a longer one replaces, could not be let go of any more."""
     ids = prompt(100, 16)
-    seq, _ = cache.open(ids)
+    seq, _ = cache.open(cache.lookup(ids))
     assert cache.reserve(seq, 6)
     cache.commit(seq, ids, 6)
     cache.close(seq, ids, Retention(pin=True), len(ids))
@@ -162,20 +162,20 @@ def test_a_low_priority_is_low_also_after_a_session_has_ended(cache: KVCache) ->
 
 def test_the_quota_of_pins(cache: KVCache) -> None:
     serve(cache, prompt(100, 16), Retention(pin=True))
-    cache.check_pin(prompt(200), None)
-    cache.check_pin(prompt(100, 24), None)  # four of its six are pinned
-    assert len(cache.check_pin(prompt(100, 16), None, {1, 2})) == 4  # all are pinned, none is taken
+    cache.promises.check_pin(prompt(200), None)
+    cache.promises.check_pin(prompt(100, 24), None)  # four of its six are pinned
+    assert (
+        len(cache.promises.check_pin(prompt(100, 16), None, {1, 2})) == 4
+    )  # all are pinned, none is taken
     with pytest.raises(
         RequestError,
         match=r"takes 3 pages of 4 tokens, but of the 6 that can be pinned "
         r"\(half of the KV cache's 12\) 4 are taken",
     ):
-        cache.check_pin(prompt(200, 12), None)
+        cache.promises.check_pin(prompt(200, 12), None)
     with pytest.raises(RequestError, match="5 are taken"):
-        cache.check_pin(prompt(200), None, {1})
-    cache.check_pin(prompt(200), None, cache.check_pin(prompt(200), None))
-    with pytest.raises(RequestError, match="pin needs prefix caching"):
-        KVCache(small_pool(4), b"", enable_prefix_caching=False).check_pin((1,), None)
+        cache.promises.check_pin(prompt(200), None, {1})
+    cache.promises.check_pin(prompt(200), None, cache.promises.check_pin(prompt(200), None))
 
 
 @pytest.mark.parametrize("pin", [False, True])
@@ -186,10 +186,10 @@ def test_after_its_ttl_a_prompt_goes_first(
     serve(cache, prompt(100), Retention(pin=pin, ttl=30))
     serve(cache, prompt(100), Retention(pin=pin, ttl=60))
     serve(cache, prompt(200))
-    cache.expire(1059.0)
+    cache.promises.expire(1059.0)
     cache.check()
     assert cache.num_pinned == 2 * pin
-    cache.expire(1061.0)
+    cache.promises.expire(1061.0)
     cache.check()
     assert cache.num_pinned == 0
     evict(cache, 3)
@@ -202,9 +202,9 @@ def test_the_longest_pin_counts(cache: KVCache, monkeypatch: pytest.MonkeyPatch)
     serve(cache, prompt(100), Retention(pin=True, ttl=60))
     serve(cache, prompt(100), Retention(pin=True, ttl=30))
     serve(cache, prompt(200), Retention(pin=True))
-    cache.expire(1059.0)
+    cache.promises.expire(1059.0)
     assert cache.num_pinned == 4
-    cache.expire(1061.0)
+    cache.promises.expire(1061.0)
     assert cache.num_pinned == 2
     serve(cache, prompt(300))
     evict(cache, 3)
@@ -216,7 +216,7 @@ def test_what_was_used_since_does_not_go_at_the_end_of_the_ttl(cache: KVCache) -
     serve(cache, prompt(100), Retention(ttl=1))
     serve(cache, prompt(200))
     serve(cache, prompt(100))
-    cache.expire(1e12)
+    cache.promises.expire(1e12)
     evict(cache, 3)
     assert cached(cache, prompt(100)) == 8
 
@@ -224,15 +224,15 @@ def test_what_was_used_since_does_not_go_at_the_end_of_the_ttl(cache: KVCache) -
 def test_a_ttl_of_pages_that_are_gone(cache: KVCache) -> None:
     serve(cache, prompt(100), Retention(ttl=1))
     evict(cache, cache.num_evictable)
-    cache.expire(1e12)
+    cache.promises.expire(1e12)
     serve(cache, prompt(200))
-    cache.expire(1e13)
+    cache.promises.expire(1e13)
     cache.check()
 
 
 def test_check_sees_a_pin_that_nobody_counted(cache: KVCache) -> None:
     serve(cache, prompt(100), Retention(pin=True))
-    cache._promises.pinned.popitem()
+    cache.promises.pinned.popitem()
     with pytest.raises(PageError, match="has a count of 2 and 1 owners"):
         cache.check()
 
@@ -257,8 +257,3 @@ def test_check_sees_a_pin_that_nobody_counted(cache: KVCache) -> None:
 def test_values_out_of_range(field: str, value: Any, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         Retention(**{field: value})
-
-
-def test_a_policy_that_there_is_none_of() -> None:
-    with pytest.raises(ConfigError, match="--eviction-policy must be one of hit-density, lru, got"):
-        KVCache(small_pool(4), b"", eviction_policy="fifo")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 CACHED_TOKENS = 16
 """How many of the tokens that a prompt parts from are told."""
@@ -26,12 +29,26 @@ class Reason(str, enum.Enum):
     """Prefix caching is off."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+class Words(NamedTuple):
+    """What the tokens around a miss read, and where in a chat they lie."""
+
+    before: str = ""
+    """The text right before the first token that was not reused."""
+    prompt_text: str = ""
+    """The prompt's own text from there on."""
+    cached_text: str = ""
+    """DIVERGED: the text that a page holds from there on."""
+    part: str | None = None
+    """The part of a chat that it lies in, such as ``system text`` or ``message 3 (user)``;
+    ``template`` is the chat template's own text. None for other prompts, and at the very start."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Miss:
     """Where reuse of a prompt ended, and why.
 
-    The cache says it in tokens; what the tokens read, where in a chat they lie and what they cost
-    is filled in with the result (``kvreuse.text.explain``).
+    The cache says it in tokens. What these read is worked out when somebody asks for it first,
+    in that one's thread: of a long chat it takes its time.
     """
 
     reason: Reason
@@ -41,16 +58,34 @@ class Miss:
     """DIVERGED: the tokens that a page holds from ``index`` on, at most ``CACHED_TOKENS``."""
     field: str | None = None
     """NAMESPACE: what differs."""
-    before: str = ""
-    """The text right before ``index``."""
-    prompt_text: str = ""
-    """The prompt's own text from ``index`` on."""
-    cached_text: str = ""
-    """DIVERGED: the text that a page holds from ``index`` on."""
-    part: str | None = None
-    """The part of a chat that ``index`` lies in, such as ``system text`` or ``message 3 (user)``;
-    ``template`` is the chat template's own text. None for other prompts, and at the very start."""
     lost_tokens: int = 0
     """Tokens computed that the cache did not have; the last one, always computed, aside."""
     lost_seconds: float | None = None
     """What computing them takes at the speed measured so far; None: nothing is measured yet."""
+    read: Callable[[], Words] = dataclasses.field(default=Words, compare=False, repr=False)
+    """Works out ``words``."""
+
+    @functools.cached_property
+    def words(self) -> Words:
+        """What the tokens around ``index`` read."""
+        return self.read()
+
+    @property
+    def before(self) -> str:
+        """See :class:`Words`."""
+        return self.words.before
+
+    @property
+    def prompt_text(self) -> str:
+        """See :class:`Words`."""
+        return self.words.prompt_text
+
+    @property
+    def cached_text(self) -> str:
+        """See :class:`Words`."""
+        return self.words.cached_text
+
+    @property
+    def part(self) -> str | None:
+        """See :class:`Words`."""
+        return self.words.part

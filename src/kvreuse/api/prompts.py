@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict
 
+from kvreuse.api.ask import Ask
 from kvreuse.api.retention import DEFAULT_RETENTION, Retention
 from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.errors import RequestError
@@ -35,43 +35,49 @@ Message: TypeAlias = Mapping[str, Any]
 Conversation: TypeAlias = Sequence[Message]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ParsedPrompt:
-    """A prompt in its one form: text, or the token ids that the caller made.
+def asks_of(
+    prompts: Prompt | Sequence[Prompt],
+    params: SamplingParams | Sequence[SamplingParams] | None,
+    retention: Retention | None,
+    encode: Callable[[str], Sequence[int]],
+) -> list[Ask]:
+    """One prompt or a list of them, with their parameters; ``encode`` makes tokens of a text.
 
-    Of a chat, ``part_of`` tells which part of it a character of ``text`` lies in.
+    RequestError, saying which, for anything that is neither.
     """
-
-    text: str | None
-    token_ids: Sequence[int] | None
-    cache_salt: str | None = None
-    retention: Retention = DEFAULT_RETENTION
-    part_of: Callable[[int], str] | None = dataclasses.field(
-        default=None, compare=False, repr=False
-    )
-
-
-def parse_prompts(prompts: Prompt | Sequence[Prompt]) -> list[ParsedPrompt]:
-    """One prompt or a list of them. RequestError, saying which, for anything that is neither."""
     if isinstance(prompts, (str, Mapping)) or _is_token_ids(prompts):
-        return [parse_prompt(prompts)]
-    if not isinstance(prompts, Sequence):
+        every: list[Any] = [prompts]
+        names = ["the prompt"]
+    elif isinstance(prompts, Sequence):
+        every = list(prompts)
+        names = [f"prompt {index}" for index in range(len(every))]
+    else:
         raise RequestError(f"prompts must be a prompt or a list of them, got {_kind(prompts)}")
-    return [parse_prompt(prompt, f"prompt {index}") for index, prompt in enumerate(prompts)]
+    return [
+        ask_of(prompt, one, retention, encode, name)
+        for prompt, one, name in zip(every, parse_params(params, len(every)), names, strict=True)
+    ]
 
 
-def parse_prompt(prompt: Any, what: str = "the prompt") -> ParsedPrompt:
+def ask_of(
+    prompt: Any,
+    params: SamplingParams,
+    retention: Retention | None,
+    encode: Callable[[str], Sequence[int]],
+    what: str = "the prompt",
+) -> Ask:
     """Text, ``{"prompt": text}``, ``{"prompt_token_ids": ids}`` or a list of token ids."""
     salt = None
     if isinstance(prompt, Mapping):
         salt = prompt.get("cache_salt")
         if "prompt_token_ids" in prompt:
-            return ParsedPrompt(None, _token_ids(prompt["prompt_token_ids"], what), salt)
+            ids = _token_ids(prompt["prompt_token_ids"], what)
+            return Ask(ids, params, None, salt, retention or DEFAULT_RETENTION)
         prompt = prompt.get("prompt")
     if isinstance(prompt, str):
-        return ParsedPrompt(prompt, None, salt)
+        return Ask(encode(prompt), params, prompt, salt, retention or DEFAULT_RETENTION)
     if _is_token_ids(prompt):
-        return ParsedPrompt(None, _token_ids(prompt, what))
+        return Ask(prompt, params, None, None, retention or DEFAULT_RETENTION)
     raise RequestError(
         f"{what} must be text, {{'prompt': text}} or {{'prompt_token_ids': [...]}}, "
         f"got {_kind(prompt)}"

@@ -45,5 +45,10 @@ class Retention:
                 f"got {shown(self.ttl)}"
             )
 
+    @property
+    def interrupted(self) -> Retention:
+        """What holds for the pages of a request that is only interrupted: its priority."""
+        return Retention(priority=self.priority)
+
 
 DEFAULT_RETENTION = Retention()

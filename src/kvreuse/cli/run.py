@@ -16,8 +16,8 @@ from kvreuse.config import EngineConfig
 from kvreuse.errors import RequestError
 
 if TYPE_CHECKING:
+    from kvreuse.api.ask import Ask
     from kvreuse.api.outputs import RequestOutput
-    from kvreuse.api.prompts import ParsedPrompt
     from kvreuse.llm import LLM
 
 SAMPLING = FlagGroup(
@@ -140,7 +140,7 @@ def _checked(words: str, what: str) -> str:
     return words
 
 
-def _compose(llm: LLM, words: str, *, raw: bool, system: str | None) -> str | ParsedPrompt:
+def _compose(llm: LLM, words: str, *, raw: bool, system: str | None) -> str | Ask:
     """The words in the form the model was made for: a chat, where it has a template."""
     if raw or (llm.chat_template is None and system is None):
         return words
@@ -150,9 +150,7 @@ def _compose(llm: LLM, words: str, *, raw: bool, system: str | None) -> str | Pa
     return llm.chat_prompt(messages)
 
 
-def _answer(
-    llm: LLM, prompt: str | ParsedPrompt, params: SamplingParams, *, show: bool
-) -> RequestOutput:
+def _answer(llm: LLM, prompt: str | Ask, params: SamplingParams, *, show: bool) -> RequestOutput:
     """Generate to the end; with ``show``, write the text as it comes."""
     clean = text.for_terminal if sys.stdout.isatty() else str
     ends_line = True

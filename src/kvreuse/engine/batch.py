@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvreuse.engine.request import Pages, Request
+from kvreuse.engine.request import Request
+from kvreuse.kv.sequence import SeqKV
 from kvreuse.ops.batch import BatchInput, Copy, Int32Array
 
 
@@ -42,7 +43,7 @@ class BatchBuilder:
         """Rows of this batch."""
         self._last: BatchInput | None = None
         self._built: Int32Array = self._tables[:0].reshape(0, 0)
-        self._built_keys: list[tuple[Pages, int]] = []
+        self._built_keys: list[tuple[SeqKV, int]] = []
         self.work: list[tuple[Request, int]] = []
         """The requests of this batch, in order, and how many rows each computes."""
         self.sampling: list[Request] = []

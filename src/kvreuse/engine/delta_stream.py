@@ -21,12 +21,18 @@ class DeltaStream(Iterator[Delta]):
         *,
         step: Callable[[], None],
         abort: Callable[[str], None],
+        dropped: deque[str],
     ) -> None:
-        """``step`` computes, and fills ``inbox`` sooner or later; ``abort`` ends a request."""
+        """``step`` computes, and fills ``inbox`` sooner or later; ``abort`` ends a request.
+
+        ``dropped`` gets the id of a stream that is dropped unread: the garbage collector comes at
+        any moment and in any thread, so its request is aborted before the next step.
+        """
         self.request_id = request_id
         self._inbox = inbox
         self._step = step
         self._abort = abort
+        self._dropped = dropped
         self._open = True
 
     def __next__(self) -> Delta:
@@ -47,4 +53,5 @@ class DeltaStream(Iterator[Delta]):
 
     def __del__(self) -> None:
         """A stream that nobody reads any more computes nothing."""
-        self.close()
+        if self._open:
+            self._dropped.append(self.request_id)

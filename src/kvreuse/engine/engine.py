@@ -1,28 +1,65 @@
-"""Engine: takes requests on, runs steps, and answers."""
+"""Engine: takes asks on, runs steps, and answers."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from collections import deque
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
+from kvreuse.api.ask import Ask, Sink
 from kvreuse.api.outputs import Delta, RequestOutput
-from kvreuse.api.retention import DEFAULT_RETENTION, Retention
-from kvreuse.api.sampling_params import SamplingParams
-from kvreuse.engine.answer.answer import Answer
+from kvreuse.engine.answer.answer import Answer, Answering
 from kvreuse.engine.answer.guide.guide import Guides
 from kvreuse.engine.batch import BatchBuilder
 from kvreuse.engine.bounds import checked_ids, room_for_answer
-from kvreuse.engine.group import Group, make_group
-from kvreuse.engine.metrics import Counters
-from kvreuse.engine.prefill import PrefillRate
-from kvreuse.engine.request import Request, Runner
+from kvreuse.engine.group import Group
+from kvreuse.engine.metrics import Counters, PrefillRate
+from kvreuse.engine.request import Request
 from kvreuse.engine.scheduler import Scheduler
 from kvreuse.engine.step import StepPlan
 from kvreuse.errors import RequestError
 from kvreuse.kv.cache import KVCache
-from kvreuse.ops.batch import Float32Array, Int32Array
-from kvreuse.text.explain import PartOf, explained
+from kvreuse.ops.batch import BatchInput, Float32Array, Int32Array
+from kvreuse.text.explain import readable
 from kvreuse.text.tokenizer import Tokenizer
+
+
+class Runner(Protocol):
+    """Runs the forward pass of a model over the pages of a pool."""
+
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """Rows that one batch may have."""
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Sequences that one batch may have."""
+
+    @property
+    def page_bytes_read(self) -> int:
+        """Bytes of keys and values that attention has read so far."""
+
+    def run(self, batch: BatchInput) -> Float32Array:
+        """float32[S, vocab]: the logits of ``sample_rows``, valid until the next run."""
+
+
+class Handle:
+    """A request that an engine has taken on."""
+
+    __slots__ = ("_engine", "request_id")
+
+    def __init__(self, engine: Engine, request_id: str) -> None:
+        self.request_id = request_id
+        self._engine = engine
+
+    def abort(self) -> RequestOutput | None:
+        """End it now; returns what there is of it, None if it has ended already.
+
+        One that ended in a step which failed, so that nobody has its last delta, has not yet.
+        """
+        return self._engine.abort(self.request_id)
 
 
 class Engine:
@@ -53,12 +90,11 @@ class Engine:
         self.max_model_len = max_model_len
         self.counters = Counters()
         self.prefill = PrefillRate()
-        self._runner = runner
         self.cache = cache
-        self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
-        self._seed = seed
         self.guides = Guides(tokenizer, vocab_size)
+        self._runner = runner
+        self._tokenizer = tokenizer
+        self._answering = Answering(tokenizer, vocab_size, seed)
         rows, seats = runner.max_num_batched_tokens, runner.max_num_seqs
         budget = min(rows, max_num_batched_tokens or rows)
         seats = min(seats, max_num_seqs or seats, budget)
@@ -73,7 +109,7 @@ class Engine:
         )
         self._groups: dict[str, Group] = {}  # by request id
         self._answers: dict[Request, Answer] = {}  # of requests that were admitted
-        self._deltas: list[Delta] = []  # of a step that failed half-way, to be delivered
+        self._outbox: deque[tuple[Group, Delta]] = deque()  # to be delivered
         self._num_added = 0
         self._taking: str | None = None  # the request whose token is being chosen
         self.suspects: tuple[str, ...] = ()
@@ -82,7 +118,7 @@ class Engine:
     @property
     def has_unfinished(self) -> bool:
         """Whether another step has something to do, or deltas to deliver."""
-        return bool(self._groups or self._deltas)
+        return bool(self._groups or self._outbox)
 
     @property
     def num_waiting(self) -> int:
@@ -99,67 +135,45 @@ class Engine:
         """The requests that got a token in the last step, in the order of its logits."""
         return self._batch.sampling
 
-    def add_request(
-        self,
-        prompt_ids: Sequence[int] | Int32Array,
-        params: SamplingParams,
-        *,
-        prompt: str | None = None,
-        request_id: str | None = None,
-        cache_salt: str | None = None,
-        retention: Retention = DEFAULT_RETENTION,
-        part_of: PartOf | None = None,
-    ) -> str:
-        """Queue a prompt; returns its id (a running number unless given).
+    def submit(self, ask: Ask, sink: Sink | None = None) -> Handle:
+        """Queue a prompt; ``sink`` gets its deltas, each in the step that made it.
 
-        Prefixes are shared only among requests of one ``cache_salt``. ``retention`` says how soon
-        it is served and how long its pages stay; ``part_of`` tells, where pages are not shared,
-        which part of a chat a character of ``prompt`` lies in. RequestError, at once, for one that
-        can never be served: an empty prompt, ids that are none of the vocabulary's, more tokens
-        than the context or more pages than the pool has or can pin, a form that cannot be followed.
+        RequestError, at once, for one that can never be served: an empty prompt, ids that are none
+        of the vocabulary's, more tokens than the context or more pages than the pool has or can
+        pin, a form that cannot be followed, an id that is in use.
         """
         now = time.perf_counter()
-        ids = checked_ids(prompt_ids, self._vocab_size)
-        if self._tokenizer is None and params.stop_texts:
+        ids = checked_ids(ask.token_ids, self._answering.vocab_size)
+        if self._tokenizer is None and ask.params.stop_texts:
             raise RequestError("stop texts need a tokenizer; use stop_token_ids")
-        if cache_salt is not None and not (isinstance(cache_salt, str) and cache_salt):
-            raise RequestError(f"cache_salt must be a text, and not empty, got {cache_salt!r}")
-        guide = self.guides.guide(params.structured_outputs)
-        pool = self.cache.pool
-        max_tokens = room_for_answer(len(ids), params.max_tokens, self.max_model_len, pool)
+        salt = ask.cache_salt
+        if salt is not None and not (isinstance(salt, str) and salt):
+            raise RequestError(f"cache_salt must be a text, and not empty, got {salt!r}")
+        guide = self.guides.guide(ask.params.structured_outputs)
+        pool, request_id = self.cache.pool, ask.request_id
+        max_tokens = room_for_answer(len(ids), ask.params.max_tokens, self.max_model_len, pool)
         if request_id is None:
             request_id = self._free_id()
         if request_id in self._groups:
             raise RequestError(f"a request {request_id!r} is being served already")
-        pins = self._checked_pins(ids, cache_salt) if retention.pin else frozenset()
-        group = make_group(
-            request_id,
-            prompt,
-            ids,
-            params,
-            max_tokens=max_tokens,
-            arrival_time=now,
-            cache_salt=cache_salt,
-            retention=retention,
-            layout=pool.layout,
-        )
-        group.part_of, group.guide, group.pins = part_of, guide, pins
+        pins = self._checked_pins(ids, salt) if ask.retention.pin else frozenset()
+        group = Group(ask, request_id, ids, max_tokens, sink)
+        group.arrival_time, group.guide, group.pins = now, guide, pins
         self._num_added += 1
         self.counters.requests += 1
         self._groups[request_id] = group
         self.scheduler.add(group.leader, group.unborn)
-        return request_id
+        return Handle(self, request_id)
 
     def abort(self, request_id: str) -> RequestOutput | None:
-        """End a request now; returns what there is of it, None if it has ended already.
-
-        One that ended in a step which failed, so that nobody has its last delta, has not yet.
-        """
-        undelivered = [delta for delta in self._deltas if delta.request_id == request_id]
-        self._deltas = [delta for delta in self._deltas if delta.request_id != request_id]
+        """End a request now, as :meth:`Handle.abort`."""
+        undelivered = [item for item in self._outbox if item[1].request_id == request_id]
+        if undelivered:
+            left = [item for item in self._outbox if item[1].request_id != request_id]
+            self._outbox = deque(left)
         group = self._groups.get(request_id)
         if group is None:
-            return undelivered[-1].output if undelivered else None
+            return undelivered[-1][1].output if undelivered else None
         self.counters.aborted += 1
         now = time.perf_counter()
         for request in group.unfinished:
@@ -170,15 +184,16 @@ class Engine:
         return self._result(group, now)
 
     def step(self, among: Collection[str] = ()) -> list[Delta]:
-        """Compute one batch, and return a delta for every token it gave.
+        """Compute one batch, and deliver a delta for every token it gave; returns them, too.
 
         A step that raises, as where the logits are no numbers, may be tried again: nothing is lost
         by it but time. ``suspects`` then names the requests that it served. To find out which of
         them it was, a step with names (``among``) serves one request only, one of those where it
-        can, and leaves it in ``suspects``.
+        can, and leaves it in ``suspects``. Where a sink raises, the others get their deltas with
+        the next step.
         """
         self.suspects = ()
-        self.cache.expire()
+        self.cache.promises.expire()
         plan = self.scheduler.plan()
         if plan is not None:
             if among:
@@ -192,12 +207,21 @@ class Engine:
                 self._taking = None
                 self.scheduler.retract()
                 raise
-        deltas, self._deltas = self._deltas, []
-        return deltas
+        return self._deliver()
 
     def check(self) -> None:
         """Raise PageError unless every page is free, or owned by running requests and the index."""
         self.cache.check()
+
+    def _deliver(self) -> list[Delta]:
+        """Empty the outbox."""
+        delivered = []
+        while self._outbox:
+            group, delta = self._outbox.popleft()
+            delivered.append(delta)
+            if group.sink is not None:
+                group.sink(delta)
+        return delivered
 
     def _free_id(self) -> str:
         """A number that is no request's."""
@@ -207,15 +231,18 @@ class Engine:
 
     def _checked_pins(self, ids: Int32Array, salt: str | None) -> frozenset[int]:
         """The names of the pages that a pin of ``ids`` is about, beside those of who is served."""
-        self.cache.expire()
+        if not self.cache.enabled:
+            raise RequestError("pin needs prefix caching: start without --no-enable-prefix-caching")
+        self.cache.promises.expire()
         promised = frozenset[int]().union(*(group.pins for group in self._groups.values()))
-        return self.cache.check_pin(ids, salt, promised)
+        return self.cache.promises.check_pin(ids, salt, promised)
 
     def _run(self, plan: StepPlan) -> None:
         """Compute ``plan``, and take a token for every row that samples."""
         if not plan.works:
             return
-        for request, _, _ in plan.admitted:
+        for admission in plan.admitted:
+            request = admission.request
             if request not in self._answers:
                 request.first_scheduled_time = time.perf_counter()
                 self._begin_answer(request, self._groups[request.group_id])
@@ -235,13 +262,8 @@ class Engine:
         self._take(logits)
 
     def _begin_answer(self, request: Request, group: Group) -> None:
-        self._answers[request] = Answer(
-            request,
-            self._tokenizer,
-            vocab_size=self._vocab_size,
-            engine_seed=self._seed,
-            guide=None if group.guide is None else group.guide.fork(),
-        )
+        guide = None if group.guide is None else group.guide.fork()
+        self._answers[request] = Answer(request, self._answering, guide)
 
     def _take(self, logits: Float32Array) -> None:
         """Take a token for every row of ``logits``, close who is done."""
@@ -253,7 +275,7 @@ class Engine:
             if group.unborn and request is group.leader:
                 takers += self._fork(group)
             for taker in takers:
-                self._deltas.append(self._advance(taker, group, logits[row], now))
+                self._outbox.append((group, self._advance(taker, group, logits[row], now)))
         self._taking = None
 
     def _fork(self, group: Group) -> list[Request]:
@@ -266,12 +288,12 @@ class Engine:
 
     def _advance(self, request: Request, group: Group, logits: Float32Array, now: float) -> Delta:
         """Take a token; the last one closes the request."""
+        answer = self._answers[request]
+        token, text = answer.advance(logits)
         first = request.first_token_time is None
         if first:
             request.first_token_time = now
         first = first and request is group.leader
-        answer = self._answers[request]
-        token, text = answer.advance(logits)
         self.counters.generated_tokens += 1
         output = None
         if answer.finish_reason is not None:
@@ -292,7 +314,8 @@ class Engine:
 
     def _close(self, request: Request, group: Group) -> None:
         """The one way out, finished or aborted: its completion, the pages back, the seat free."""
-        group.complete(request, self._answers.pop(request, None))
+        layout = self.cache.pool.layout
+        group.complete(request, self._answers.pop(request, None), layout)
         if request in group.unborn:
             group.unborn.remove(request)
         else:
@@ -300,8 +323,11 @@ class Engine:
 
     def _result(self, group: Group, now: float) -> RequestOutput | None:
         """The result, once all answers have ended."""
-        output = group.output(now)
-        if output is None:
-            return None
-        del self._groups[group.leader.group_id]
-        return explained(output, self._tokenizer, self.prefill.seconds_per_token, group.part_of)
+        output = group.output(now, self.cache.pool.layout, self.prefill.seconds_per_token)
+        if output is not None:
+            del self._groups[group.group_id]
+            if output.miss is not None and self._tokenizer is not None:
+                ask, ids = group.ask, output.prompt_token_ids
+                miss = readable(output.miss, ids, self._tokenizer, ask.text, ask.part_of)
+                output = dataclasses.replace(output, miss=miss)
+        return output

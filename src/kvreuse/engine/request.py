@@ -1,63 +1,16 @@
-"""What passes between the engine and a runner, and a request with its tokens and two cursors."""
+"""Request: the tokens of a prompt and one of its answers, and two cursors into them."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
+from kvreuse.api.ask import Ask
 from kvreuse.api.miss import Miss
 from kvreuse.api.outputs import Logprob
-from kvreuse.api.retention import DEFAULT_RETENTION, Retention
 from kvreuse.api.sampling_params import SamplingParams
-from kvreuse.ops.batch import BatchInput, Float32Array, Int32Array
-
-
-class Runner(Protocol):
-    """Runs the forward pass of a model over the pages of a pool."""
-
-    @property
-    def max_num_batched_tokens(self) -> int:
-        """Rows that one batch may have."""
-
-    @property
-    def max_num_seqs(self) -> int:
-        """Sequences that one batch may have."""
-
-    @property
-    def page_bytes_read(self) -> int:
-        """Bytes of keys and values that attention has read so far."""
-
-    def run(self, batch: BatchInput) -> Float32Array:
-        """float32[S, vocab]: the logits of ``sample_rows``, valid until the next run."""
-
-
-class Pages(Protocol):
-    """What a request sees of its pages; the cache makes and changes them.
-
-    ``written`` tokens are in pages, there is room for ``reserved``; ``table[:num_pages]`` names
-    the pages, int32, in order of position.
-    """
-
-    @property
-    def table(self) -> Int32Array:
-        """int32[capacity]; the first ``num_pages`` entries count."""
-
-    @property
-    def num_pages(self) -> int:
-        """Entries of the table that count."""
-
-    @property
-    def written(self) -> int:
-        """Tokens whose keys and values are in pages."""
-
-    @property
-    def reserved(self) -> int:
-        """Tokens that the pages have room for."""
-
-    @property
-    def version(self) -> int:
-        """Changes whenever an entry of the table that counts does."""
+from kvreuse.kv.hit import Hit
+from kvreuse.kv.sequence import SeqKV
+from kvreuse.ops.batch import Int32Array
 
 
 class Request:
@@ -77,12 +30,12 @@ class Request:
     __slots__ = (
         "_tokens",
         "arrival",
-        "arrival_time",
-        "cache_salt",
+        "ask",
         "cumulative_logprob",
         "first_scheduled_time",
         "first_token_time",
         "group_id",
+        "hit",
         "index",
         "kv",
         "last_token",
@@ -94,53 +47,50 @@ class Request:
         "num_preemptions",
         "num_prompt_tokens",
         "num_tokens",
-        "params",
-        "prompt",
-        "request_id",
-        "retention",
         "turn",
     )
 
     def __init__(
-        self,
-        request_id: str,
-        prompt: str | None,
-        *,
-        prompt_ids: Int32Array,
-        params: SamplingParams,
-        max_tokens: int,
-        arrival_time: float,
-        cache_salt: str | None = None,
-        retention: Retention = DEFAULT_RETENTION,
-        index: int = 0,
-        group_id: str | None = None,
+        self, ask: Ask, group_id: str, prompt_ids: Int32Array, max_tokens: int, index: int = 0
     ) -> None:
-        """``max_tokens`` is what this request may generate, whatever ``params`` allows.
+        """Answer ``index`` of those that were asked for as ``group_id``.
 
-        It is answer ``index`` of those that were asked for as ``group_id``.
+        ``prompt_ids`` are the checked tokens of ``ask``; at most ``max_tokens`` are generated.
         """
-        self.request_id = request_id
+        self.ask = ask
+        self.group_id = group_id
         self.index = index
-        self.group_id = request_id if group_id is None else group_id
-        self.prompt = prompt
-        self.params = params
         self.max_tokens = max_tokens
-        self.cache_salt = cache_salt
-        self.retention = retention
         self.num_prompt_tokens = self.num_tokens = len(prompt_ids)
         self.num_computed_tokens = 0
         self.num_cached_tokens: int | None = None  # until it is admitted
         self.miss: Miss | None = None  # why it was no more
         self.num_preemptions = 0
-        self.kv: Pages | None = None
+        self.kv: SeqKV | None = None
+        self.hit: Hit | None = None  # what the cache had when it was looked up last
         self.arrival = self.turn = 0  # the scheduler's: which to serve, and to preempt, first
-        self.logprobs: list[dict[int, Logprob]] | None = None if params.logprobs is None else []
+        self.logprobs: list[dict[int, Logprob]] | None = None if ask.params.logprobs is None else []
         self.cumulative_logprob = 0.0
-        self.arrival_time = arrival_time
         self.first_scheduled_time: float | None = None
         self.first_token_time: float | None = None
         self.last_token = int(prompt_ids[-1])
         self._tokens = prompt_ids
+
+    @property
+    def request_id(self) -> str:
+        """What tells it from all others: the group's id, with the index behind it from 1 on."""
+        return self.group_id if self.index == 0 else f"{self.group_id}/{self.index}"
+
+    @property
+    def params(self) -> SamplingParams:
+        """Those of the ask."""
+        return self.ask.params
+
+    @property
+    def seed(self) -> int | None:
+        """Of this answer: the one asked for, plus the index; None where none was asked for."""
+        seed = self.ask.params.seed
+        return None if seed is None else (seed + self.index) % 2**64
 
     @property
     def num_kv_tokens(self) -> int:

@@ -5,70 +5,17 @@ from __future__ import annotations
 import bisect
 import operator
 from collections.abc import Sequence
-from typing import Any, Protocol
 
-from kvreuse.api.retention import DEFAULT_RETENTION, Retention
+from kvreuse.api.retention import Retention
 from kvreuse.engine.metrics import Counters
 from kvreuse.engine.request import Request
 from kvreuse.engine.step import Admission, Budget, StepPlan, Work
 from kvreuse.engine.waiting import WaitingQueue
-from kvreuse.ops.batch import Copy
+from kvreuse.kv.cache import Copy, KVCache
+from kvreuse.kv.hit import Hit
 
 EXAMINED = 64
 """Waiting requests that one plan looks at, so that its cost does not grow with the queue."""
-
-
-class Hit(Protocol):
-    """What the cache holds of a prompt."""
-
-    @property
-    def tokens(self) -> int:
-        """Tokens that need not be computed."""
-
-    @property
-    def pages(self) -> int:
-        """Pages, free or evictable now, that the whole prompt takes for itself."""
-
-    @property
-    def miss(self) -> Any:
-        """Why it is no more."""
-
-
-class Cache(Protocol):
-    """What the scheduler knows of the KV cache."""
-
-    @property
-    def page_size(self) -> int:
-        """Tokens in a page."""
-
-    @property
-    def enabled(self) -> bool:
-        """Whether prefixes are looked up at all."""
-
-    @property
-    def num_available(self) -> int:
-        """Pages that :meth:`reserve` can give: free, or evictable."""
-
-    def lookup(self, ids: Any, salt: str | None) -> Hit:
-        """What is resident of ``ids``; changes nothing."""
-
-    def open(self, ids: Any, salt: str | None) -> tuple[Any, Sequence[Copy]]:
-        """Pages for ``ids``, with what is resident; and the copies to be done before a step."""
-
-    def fork(self, kv: Any, ids: Any) -> tuple[Any, Sequence[Copy]] | None:
-        """Pages with all that ``kv`` has written; None if there is no page for it."""
-
-    def reserve(self, kv: Any, n: int) -> bool:
-        """Room for ``n`` tokens more than are written; False: nothing changed."""
-
-    def commit(self, kv: Any, ids: Any, n: int) -> None:
-        """``n`` more tokens are written."""
-
-    def close(self, kv: Any, ids: Any, retention: Retention, num_prompt_tokens: int) -> None:
-        """The one way out; the pages stay as long as ``retention`` says."""
-
-    def give_up_pins(self, n: int) -> bool:
-        """Unpin up to ``n`` pages; whether there were any."""
 
 
 class Scheduler:
@@ -82,7 +29,7 @@ class Scheduler:
     """
 
     def __init__(
-        self, cache: Cache, *, max_num_batched_tokens: int, max_num_seqs: int, counters: Counters
+        self, cache: KVCache, *, max_num_batched_tokens: int, max_num_seqs: int, counters: Counters
     ) -> None:
         """``max_num_batched_tokens`` is at least ``max_num_seqs``."""
         self._cache = cache
@@ -118,6 +65,7 @@ class Scheduler:
         """
         forked = None
         if len(self._running) < self._seats:
+            assert request.kv is not None
             forked = self._cache.fork(request.kv, request.ids)
         if forked is None:
             self._queue(sibling)
@@ -133,7 +81,7 @@ class Scheduler:
         if request.kv is None:
             self._waiting.remove(request)
         else:
-            self._leave(request, request.retention)
+            self._leave(request, request.ask.retention)
 
     def plan(self) -> StepPlan | None:
         """What the next step should compute; None if there is nothing to do. Changes nothing."""
@@ -160,15 +108,15 @@ class Scheduler:
         """Make room for ``plan``; what it could not have is left out of the plan returned."""
         if not plan.admitted and not self._copies and self._has_room(plan):
             return plan
-        preemptions = self._counters.preemptions
-        works = []
+        works, preempted = [], False
         for request, rows in plan.works:
-            granted = self._make_room(request, rows)
+            granted, some = self._make_room(request, rows)
+            preempted |= some
             if granted:
                 works.append(Work(request, granted))
         copies = [copy for some in self._copies.values() for copy in some]
         admitted: list[Admission] = []
-        if self._counters.preemptions != preemptions:
+        if preempted:
             works = [work for work in works if work.request.kv is not None]
         else:
             for admission in plan.admitted:
@@ -184,6 +132,7 @@ class Scheduler:
     def finish(self, plan: StepPlan) -> None:
         """The tokens of ``plan`` are in pages."""
         for request, rows in plan.works:
+            assert request.kv is not None
             self._cache.commit(request.kv, request.ids, rows)
             request.num_computed_tokens += rows
 
@@ -215,12 +164,12 @@ class Scheduler:
                 break
             if self._follows(request, leaders):
                 continue
-            hit = self._cache.lookup(request.ids, request.cache_salt)
+            hit = self._look_up(request)
             alone = not (self._running or admitted)
             if hit.pages > available and not alone:
                 break  # nobody behind it may take what it waits for
             rows = budget.spend(request.num_tokens - hit.tokens)
-            admitted.append(Admission(request, rows, hit.miss))
+            admitted.append(Admission(request, rows, hit))
             leaders.append((request, hit.tokens))
             seats -= 1
             available -= hit.pages + self._growth(request, -(-request.num_tokens // size))
@@ -235,7 +184,7 @@ class Scheduler:
         """
         size = self._cache.page_size
         return self._cache.enabled and any(
-            leader.cache_salt == request.cache_salt
+            leader.ask.cache_salt == request.ask.cache_salt
             and leader.shared_prefix(request) // size * size > computed
             for leader, computed in leaders
         )
@@ -254,22 +203,27 @@ class Scheduler:
                 return False
         return True
 
-    def _make_room(self, request: Request, rows: int) -> int:
-        """Reserve up to ``rows``, preempting who is younger where there is room for none."""
+    def _make_room(self, request: Request, rows: int) -> tuple[int, bool]:
+        """Reserve up to ``rows``, preempting who is younger where there is room for none.
+
+        Returns how many they became, and whether somebody was preempted.
+        """
+        preempted = False
         while request.kv is not None:
             granted = self._reserve(request, rows)
             if granted:
-                return granted
+                return granted, preempted
             youngest = self._running[-1]
             if youngest is request:
-                if request is self._running[0] and self._cache.give_up_pins(1):
+                if request is self._running[0] and self._cache.promises.give_up(1):
                     continue  # nobody is left that could make room
-                return 0  # it waits with its pages, for those who came before it
+                return 0, preempted  # it waits with its pages, for those who came before it
+            preempted = True
             self._counters.preemptions += 1
             youngest.num_preemptions += 1
             self._leave(youngest)
             self._queue(youngest)
-        return 0  # preempted by an older one in this very step
+        return 0, preempted  # preempted by an older one in this very step
 
     def _reserve(self, request: Request, rows: int) -> int:
         """Reserve room for up to ``rows`` more tokens; how many it became."""
@@ -284,13 +238,12 @@ class Scheduler:
 
     def _admit(self, admission: Admission, copies: list[Copy]) -> int:
         """Open a request and reserve rows for it, as many as there is room for, maybe none."""
-        request, rows, miss = admission
-        request.kv, its_copies = self._cache.open(request.ids, request.cache_salt)
-        assert request.kv is not None
+        request, rows, hit = admission
+        request.kv, its_copies = self._cache.open(hit)
         written = request.kv.written
         granted = self._reserve(request, min(rows, request.num_tokens - written))
         if granted == 0:
-            self._cache.close(request.kv, request.ids, DEFAULT_RETENTION, 0)
+            self._cache.close(request.kv, request.ids)
             request.kv = None
             return 0
         copies += its_copies
@@ -298,6 +251,7 @@ class Scheduler:
         self._seat(request)
         request.num_computed_tokens = written
         if request.num_cached_tokens is None:
+            miss = hit.miss
             request.num_cached_tokens, request.miss = written, miss
             self._counters.prompt_tokens += request.num_prompt_tokens
             self._counters.cached_tokens += written
@@ -308,13 +262,21 @@ class Scheduler:
     def _seat(self, request: Request) -> None:
         bisect.insort(self._running, request, key=operator.attrgetter("arrival"))
 
-    def _leave(self, request: Request, retention: Retention = DEFAULT_RETENTION) -> None:
-        """Close a running request; one that will be back says nothing of its pages yet."""
+    def _leave(self, request: Request, retention: Retention | None = None) -> None:
+        """Close a running request; one that will be back (None) keeps its priority only."""
+        assert request.kv is not None
         self._running.remove(request)
+        retention = retention or request.ask.retention.interrupted
         self._cache.close(request.kv, request.ids, retention, request.num_prompt_tokens)
         request.kv = None
         request.num_computed_tokens = 0
         self._copies.pop(request, None)
 
     def _queue(self, request: Request) -> None:
-        self._waiting.add(request, self._cache.lookup(request.ids, request.cache_salt).tokens)
+        self._waiting.add(request, self._look_up(request).tokens)
+
+    def _look_up(self, request: Request) -> Hit:
+        """What the cache holds of ``request`` now; matched again only if that may have changed."""
+        hit = self._cache.lookup(request.ids, request.ask.cache_salt, request.hit)
+        request.hit = hit
+        return hit

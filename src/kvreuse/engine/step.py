@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from kvreuse.api.miss import Miss
 from kvreuse.engine.request import Request
+from kvreuse.kv.hit import Hit
 from kvreuse.ops.batch import Copy
 
 ENOUGH_ROWS = 128
@@ -21,11 +21,11 @@ class Work(NamedTuple):
 
 
 class Admission(NamedTuple):
-    """Open ``request`` and compute ``rows`` of its tokens."""
+    """Open ``request`` by ``hit``, what the cache holds of it, and compute ``rows`` more tokens."""
 
     request: Request
     rows: int
-    miss: Miss | None
+    hit: Hit
 
 
 class StepPlan(NamedTuple):

@@ -10,16 +10,25 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
+from kvreuse.api.ask import Ask
 from kvreuse.api.outputs import Delta, RequestOutput
-from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.engine.engine import Engine
-from kvreuse.engine.inbox import Inbox, deliver, settle
-from kvreuse.errors import RequestError
-from kvreuse.ops.batch import Int32Array
+from kvreuse.errors import EngineClosedError
 
 T = TypeVar("T")
 OnStep = Callable[[Sequence[Delta]], None]
 OnEnd = Callable[[RequestOutput], None]
+
+
+class Inbox(asyncio.Queue["Delta | BaseException"]):
+    """The deltas of one request, or the error that ended it, for who reads them on the loop."""
+
+    def __init__(self, *, last_only: bool = False) -> None:
+        """``last_only``: nobody wants but the delta with the result."""
+        super().__init__()
+        self.last_only = last_only
+        self.request_id: str | None = None
+        """None: its request has not been taken on."""
 
 
 class AsyncEngine:
@@ -28,7 +37,7 @@ class AsyncEngine:
     ::
 
         async with AsyncEngine(llm.engine) as engine:
-            async for delta in engine.stream(prompt_ids, params):
+            async for delta in engine.stream(Ask(prompt_ids, params)):
                 print(delta.text, end="")
 
     The engine's thread takes orders between steps and sleeps where there is nothing to do. Enter it
@@ -49,8 +58,10 @@ class AsyncEngine:
         self._engine = engine
         self._on_step, self._on_end = on_step, on_end
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._inboxes: dict[str, Inbox] = {}  # of the thread, as the engine is
-        self._suspects: set[str] = set()  # of the thread: who has yet to be served alone
+        # What follows is the thread's, as the engine is.
+        self._inboxes: dict[str, Inbox] = {}
+        self._post: list[tuple[Inbox, Delta]] = []  # of the step, to be delivered on the loop
+        self._suspects: set[str] = set()  # who has yet to be served alone
         self._closed = True
         self._gate = threading.Lock()  # of orders, so that none comes when the last was taken
         self._moved = time.monotonic()  # when a step or a rest began
@@ -85,18 +96,16 @@ class AsyncEngine:
         """Whether the thread takes orders."""
         return not self._closed
 
-    async def stream(
-        self, prompt_ids: Sequence[int] | Int32Array, params: SamplingParams, **options: Any
-    ) -> AsyncGenerator[Delta, None]:
+    async def stream(self, ask: Ask) -> AsyncGenerator[Delta, None]:
         """The deltas of one request as they come; the last one has the result as ``output``.
 
-        ``options`` are those of :meth:`Engine.add_request`. RequestError for a request that can
-        never be served. A stream that is closed or cancelled before its end aborts its request.
+        RequestError for a request that can never be served, EngineClosedError where the engine has
+        ended. A stream that is closed or cancelled before its end aborts its request.
         """
         inbox = Inbox()
         finished = False
         try:
-            await self.call(lambda: self._add(inbox, prompt_ids, params, options))
+            await self.call(lambda: self._submit(ask, inbox))
             while not finished:
                 delta = await inbox.get()
                 if isinstance(delta, BaseException):
@@ -108,14 +117,12 @@ class AsyncEngine:
             if not finished:
                 self._orders.put(lambda: self._drop(inbox))
 
-    async def answer(
-        self, prompt_ids: Sequence[int] | Int32Array, params: SamplingParams, **options: Any
-    ) -> RequestOutput:
+    async def answer(self, ask: Ask) -> RequestOutput:
         """The result of one request, without what a stream costs; else as :meth:`stream`."""
         inbox = Inbox(last_only=True)
         finished = False
         try:
-            await self.call(lambda: self._add(inbox, prompt_ids, params, options))
+            await self.call(lambda: self._submit(ask, inbox))
             delta = await inbox.get()
             finished = True
             if isinstance(delta, BaseException):
@@ -126,14 +133,19 @@ class AsyncEngine:
             if not finished:
                 self._orders.put(lambda: self._drop(inbox))
 
-    async def abort(self, request_id: str) -> None:
-        """End a request; its stream gets a last delta with what there is of the answer."""
-        await self.call(lambda: self._abort(request_id))
+    async def abort(self, *request_ids: str) -> None:
+        """End requests; each stream gets a last delta with what there is of its answer."""
+
+        def abort() -> None:
+            for request_id in request_ids:
+                self._abort(request_id)
+
+        await self.call(abort)
 
     async def call(self, function: Callable[[], T]) -> T:
         """Have the thread call something between two steps; its result, or what it raised.
 
-        The only way to look at the engine's cache.
+        The only way to look at the engine's cache. EngineClosedError where the engine has ended.
         """
         future: asyncio.Future[T] = self._loop.create_future()
 
@@ -141,13 +153,13 @@ class AsyncEngine:
             try:
                 result = function()
             except BaseException as error:
-                self._tell(settle, future, None, error)
+                self._tell(_settle, future, None, error)
             else:
-                self._tell(settle, future, result, None)
+                self._tell(_settle, future, result, None)
 
         with self._gate:
             if self._closed:
-                raise RequestError("the engine is closed")
+                raise EngineClosedError
             self._orders.put(obey)
         return await future
 
@@ -168,7 +180,7 @@ class AsyncEngine:
                 order = self._orders.get()
                 if order is not None:
                     order()
-            self._fail(list(self._inboxes), RequestError("the engine is closed"))
+            self._fail(list(self._inboxes), EngineClosedError())
 
     def _obey(self) -> bool:
         """Carry out orders; wait for one where nothing is being served. False: it was the last."""
@@ -190,21 +202,9 @@ class AsyncEngine:
             self._suspects.difference_update(self._engine.suspects)
         if self._on_step is not None:
             self._on_step(deltas)
-        self._hand_out(deltas)
-
-    def _hand_out(self, deltas: Sequence[Delta]) -> None:
-        """The deltas of a step, each to who waits for it."""
-        post: list[tuple[Inbox, Delta]] = []
-        for delta in deltas:
-            inbox = self._inboxes[delta.request_id]
-            if delta.output is not None:
-                del self._inboxes[delta.request_id]
-                self._suspects.discard(delta.request_id)
-                self._end(delta.output)
-            if delta.output is not None or not inbox.last_only:
-                post.append((inbox, delta))
-        if post:
-            self._tell(deliver, post)
+        if self._post:
+            self._tell(_deliver, self._post)
+            self._post = []
 
     def _blame(self, error: Exception) -> None:
         """A step failed: end the request that it served, or serve them one by one."""
@@ -216,21 +216,23 @@ class AsyncEngine:
         else:
             self._fail(list(self._inboxes), error)
 
-    def _add(
-        self,
-        inbox: Inbox,
-        prompt_ids: Sequence[int] | Int32Array,
-        params: SamplingParams,
-        options: dict[str, Any],
-    ) -> None:
-        inbox.request_id = self._engine.add_request(prompt_ids, params, **options)
+    def _submit(self, ask: Ask, inbox: Inbox) -> None:
+        def sink(delta: Delta) -> None:
+            if delta.output is not None:
+                self._inboxes.pop(delta.request_id, None)
+                self._suspects.discard(delta.request_id)
+                self._end(delta.output)
+            if delta.output is not None or not inbox.last_only:
+                self._post.append((inbox, delta))
+
+        inbox.request_id = self._engine.submit(ask, sink).request_id
         self._inboxes[inbox.request_id] = inbox
 
     def _abort(self, request_id: str) -> None:
         output = self._remove(request_id)
         inbox = self._inboxes.pop(request_id, None)
         if output is not None and inbox is not None:
-            self._tell(deliver, [(inbox, Delta(request_id, "", (), output))])
+            self._tell(_deliver, [(inbox, Delta(request_id, "", (), output))])
 
     def _drop(self, inbox: Inbox) -> None:
         """Nobody reads ``inbox`` any more."""
@@ -258,3 +260,19 @@ class AsyncEngine:
     def _end(self, output: RequestOutput) -> None:
         if self._on_end is not None:
             self._tell(self._on_end, output)
+
+
+def _settle(future: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:
+    """Give the one who waits for ``future``, if somebody still does, its result."""
+    if future.cancelled():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)  # type: ignore[arg-type]  # None only where T has it
+
+
+def _deliver(deltas: Sequence[tuple[Inbox, Delta]]) -> None:
+    """Put the deltas of a step where they are waited for."""
+    for inbox, delta in deltas:
+        inbox.put_nowait(delta)

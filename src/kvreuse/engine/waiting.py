@@ -36,7 +36,7 @@ class WaitingQueue:
 
     def add(self, request: Request, saved: int) -> None:
         """Queue ``request``, of whose tokens ``saved`` are in the cache."""
-        level = max(-MAX_PRIORITY, min(request.retention.priority, MAX_PRIORITY))
+        level = max(-MAX_PRIORITY, min(request.ask.retention.priority, MAX_PRIORITY))
         head_start = HEAD_START * saved // request.num_tokens
         request.turn = request.arrival + PRIORITY_STEP * level - head_start
         bisect.insort(self._queue, (request.turn, request.arrival, request))

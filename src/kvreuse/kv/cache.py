@@ -13,7 +13,7 @@ A page counts its owners: tables, sequences that will copy from it, pins, and th
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,17 +21,15 @@ import numpy.typing as npt
 from kvreuse.api.miss import Miss, Reason
 from kvreuse.api.retention import DEFAULT_RETENTION, Retention
 from kvreuse.config import EVICTION_POLICIES
-from kvreuse.errors import RequestError
 from kvreuse.kv.census import Prefix, census
-from kvreuse.kv.evict.resting import HIGHEST, UNRANKED, Resting
-from kvreuse.kv.hit import Hit
+from kvreuse.kv.evict.evictor import HIGHEST, UNRANKED, Evictor
+from kvreuse.kv.hit import Hit, explain
 from kvreuse.kv.inflight import InFlight
-from kvreuse.kv.keys import TOKEN_BYTES, Naming, Tokens, page_name, token_bytes
+from kvreuse.kv.keys import TOKEN_BYTES, Hash, Tokens, sha256, token_bytes
 from kvreuse.kv.pool import PageError, PagePool
 from kvreuse.kv.prefix import Match, PrefixIndex
 from kvreuse.kv.promises import Promises
 from kvreuse.kv.sequence import SeqKV
-from kvreuse.kv.why import explain
 
 Pages = npt.NDArray[np.int32]
 Copy = tuple[int, int, int]
@@ -59,7 +57,7 @@ class KVCache:
         enable_prefix_caching: bool = True,
         eviction_policy: str = EVICTION_POLICIES[0],
         cost_growth: float = 0.0,
-        naming: Naming = page_name,
+        digest: Hash = sha256,
     ) -> None:
         """``namespace`` is everything but tokens and salt that the bits of a page depend on.
 
@@ -74,68 +72,82 @@ class KVCache:
         """Pages evicted so far."""
         self.num_merged = 0
         """Pages given back so far because another held the same tokens."""
+        self._version = 0  # moves with every change that a look-up could see
         self._page_bytes = self.page_size * TOKEN_BYTES
-        self._index = PrefixIndex(namespace, pool.num_pages, self.page_size, naming)
-        self._resting = Resting(
+        self._index = PrefixIndex(namespace, pool.num_pages, self.page_size, digest)
+        self._evictor = Evictor(
             self._index,
             pool.num_pages,
             self.page_size,
             eviction_policy,
             cost_growth * self.page_size,
         )
-        self._promises = Promises(pool, self._index, self._resting, self._drop)
+        self.promises = Promises(pool, self._index, self._evictor, self._drop)
+        """Pages that are pinned, and moments at which pages are to go."""
         self._sequences: set[SeqKV] = set()
         self._in_flight = InFlight()
 
     @property
     def num_evictable(self) -> int:
         """Pages that only the index owns."""
-        return self._resting.num_idle
+        return self._evictor.num_idle
 
     @property
     def num_pinned(self) -> int:
         """Pages that are pinned."""
-        return len(self._promises.pinned)
+        return len(self.promises.pinned)
 
     @property
     def num_available(self) -> int:
         """Pages that :meth:`reserve` can give."""
-        return self.pool.num_free + self._resting.num_idle
+        return self.pool.num_free + self._evictor.num_idle
 
-    def lookup(self, ids: Tokens, salt: str | None = None) -> Hit:
-        """What is resident of ``ids``, by its tokens. Changes nothing."""
+    def lookup(self, ids: Tokens, salt: str | None = None, known: Hit | None = None) -> Hit:
+        """What is resident of ``ids``, by its tokens. Changes nothing.
+
+        ``known``, an earlier hit of the same prompt, is returned if it still holds.
+        """
+        if known is not None and known.version == self._version:
+            return known
+        tokens = token_bytes(ids)
         total = self.pool.layout.pages_for(len(ids))
         if not self.enabled:
-            return Hit(0, total, Miss(Reason.DISABLED, 0))
-        tokens = token_bytes(ids)
-        match = self._match(tokens, salt)
-        hit, pages = len(match.nodes) * self.page_size, list(match.nodes)
+            disabled = Miss(Reason.DISABLED, 0)
+            return Hit(0, total, disabled, tokens, salt, Match(None, (), None), self._version)
+        # The last token has to be computed for its logits.
+        match = self._index.match(salt, tokens[:-TOKEN_BYTES])
+        found, pages = len(match.nodes) * self.page_size, list(match.nodes)
         if match.partial is not None:
             source, rows = match.partial
-            hit += rows
+            found += rows
             pages.append(source)
         taken = total - len(match.nodes) + self.pool.num_lone(pages)
-        return Hit(hit, taken, self._miss(match, tokens, hit))
+        miss = self._miss(match, salt, tokens, found)
+        return Hit(found, taken, miss, tokens, salt, match, self._version)
 
-    def open(self, ids: Tokens, salt: str | None = None) -> tuple[SeqKV, list[Copy]]:
-        """A sequence that starts with what is resident of ``ids``, ``written`` tokens.
+    def open(self, hit: Hit) -> tuple[SeqKV, list[Copy]]:
+        """A sequence that starts with what is resident of the prompt of ``hit``.
 
-        Where prompts part inside a page, its shared rows belong into a page of the sequence's
-        own: the copies returned must be done before anything is computed for it. Their source is
-        kept until the first :meth:`commit`, or :meth:`close`. Without a page to be had for them
-        those rows are not reused.
+        Pages of ``hit`` that were evicted meanwhile are left out. Where prompts part inside a
+        page, its shared rows belong into a page of the sequence's own: the copies returned must be
+        done before anything is computed for it. Their source is kept until the first
+        :meth:`commit`, or :meth:`close`. Without a page to be had for them those rows are not
+        reused.
         """
         if not self.enabled:
-            return self._started(SeqKV(self.page_size, None, []), ids), []
-        match = self._match(token_bytes(ids), salt)
+            return self._started(SeqKV(self.page_size, None, []), hit.prompt), []
+        match = hit.match
+        if hit.version != self._version:
+            match = self._index.still(match, hit.prompt[:-TOKEN_BYTES])
+        root = match.root if match.root is not None else self._index.root(hit.salt)
         pages = list(match.nodes)
         self._take(pages)
-        self._resting.used_again(pages, UNRANKED)
-        seq = SeqKV(self.page_size, match.node, pages, match.root)
+        self._evictor.used_again(pages, UNRANKED)
+        seq = SeqKV(self.page_size, pages[-1] if pages else root.node, pages, root)
         copies: list[Copy] = []
         if match.partial is not None:
             copies = self._open_partial(seq, *match.partial)
-        return self._started(seq, ids), copies
+        return self._started(seq, hit.prompt), copies
 
     def fork(self, seq: SeqKV, ids: Tokens) -> tuple[SeqKV, list[Copy]] | None:
         """Another sequence with all that ``seq`` has written; None if there is no page for it.
@@ -155,12 +167,12 @@ class KVCache:
         self.pool.retain(pages[:full])  # ``seq`` has them, so they do not rest
         forked = SeqKV(self.page_size, seq.node, pages[:full], seq.root)
         if source is None:
-            return self._started(forked, ids), []
+            return self._started(forked, token_bytes(ids)), []
         self.pool.retain([source])
         forked.source = source
         forked.extend(owned)
         forked.written += rows
-        return self._started(forked, ids), [(source, owned[0], rows)]
+        return self._started(forked, token_bytes(ids)), [(source, owned[0], rows)]
 
     def reserve(self, seq: SeqKV, n: int) -> bool:
         """Room for ``n`` tokens after those written, evicting as needed; False: nothing changed."""
@@ -192,8 +204,10 @@ class KVCache:
         self._release_source(seq)
         seq.written = written
         if filled:
+            self._version += 1
             self._publish_all(seq, first, end, filled)
-            self._in_flight.announce(seq, ids)
+            start = end * self.page_size
+            self._in_flight.announce(seq, token_bytes(ids[start : start + self.page_size]), start)
 
     def close(
         self,
@@ -212,50 +226,29 @@ class KVCache:
         tail = self._keep_tail(seq, ids) if kept else seq.table[:0]
         seq.closed = True
         self._sequences.remove(seq)
-        self._in_flight.announce(seq, ())
+        self._in_flight.announce(seq, b"")
         self._release_source(seq)
         table = seq.table[: seq.num_pages]
         path = self._index.of(np.append(table, tail)) if self.enabled else table[:0]
-        self._resting.used(path, min(max(-retention.priority, -HIGHEST), HIGHEST))
+        self._evictor.used(path, min(max(-retention.priority, -HIGHEST), HIGHEST))
         last = int(path[-1]) if len(path) and retention != DEFAULT_RETENTION else None
         if last is not None:
             num_pinned = min(num_prompt_tokens, seq.written) // self.page_size
-            self._promises.make(path.tolist(), retention, num_pinned, time.monotonic())
+            self.promises.make(path.tolist(), retention, num_pinned, time.monotonic())
         self._drop(table)
         if last is not None and retention.session_end:
-            self._promises.end(last)
+            self.promises.end(last)
         seq.num_pages = seq.written = 0
         seq.node = seq.root = None
-
-    def check_pin(
-        self, ids: Tokens, salt: str | None, promised: Set[int] = frozenset()
-    ) -> frozenset[int]:
-        """The names of the full pages of ``ids``; RequestError if they cannot be pinned, too.
-
-        ``promised`` are the names of pages that will be pinned when other requests end.
-        """
-        if not self.enabled:
-            raise RequestError("pin needs prefix caching: start without --no-enable-prefix-caching")
-        names = frozenset(self._index.names_of(self._index.root(salt), token_bytes(ids)))
-        self._promises.check_pin(names, promised)
-        return names
-
-    def expire(self, now: float | None = None) -> None:
-        """Let go of pins and pages whose time is over; ``now`` is time.monotonic()."""
-        self._promises.expire(time.monotonic() if now is None else now)
-
-    def give_up_pins(self, n: int) -> bool:
-        """Unpin up to ``n`` pages, those pinned last first; whether there were any."""
-        return self._promises.give_up(n)
 
     def clear(self) -> int:
         """Forget every page that no sequence uses; how many those were."""
         return self._evict(self.num_evictable)
 
     def prefixes(self, limit: int) -> list[Prefix]:
-        """The ``limit`` largest prefixes; every page is looked at."""
-        counts, hits = self.pool.counts_by_page, self._resting.hits
-        return census(self._index, counts, hits, self._promises.pinned, limit)
+        """The ``limit`` prefixes with most pages; only the pages that these share are looked at."""
+        counts, hits = self.pool.counts_by_page, self._evictor.hits
+        return census(self._index, counts, hits, self.promises.pinned, limit)
 
     def check(self) -> None:
         """Raise PageError unless the conservation law holds. Cost: everything is looked at."""
@@ -263,37 +256,33 @@ class KVCache:
         owners = [seq.pages for seq in self._sequences]
         owners += [[seq.source] for seq in self._sequences if seq.source is not None]
         indexed = [page for page in range(self.pool.num_pages) if page in index]
-        self.pool.check([*owners, list(self._promises.pinned), indexed])
+        self.pool.check([*owners, list(self.promises.pinned), indexed])
         index.check()
-        if not self._resting.check({page for page in indexed if self.pool.count(page) == 1}):
+        if not self._evictor.check({page for page in indexed if self.pool.count(page) == 1}):
             raise PageError("a page rests and is used, or neither")
         for seq in self._sequences:
             seq.check(index)
-
-    def _match(self, tokens: bytes, salt: str | None) -> Match:
-        """All but the last of ``tokens``, which has to be computed for its logits."""
-        return self._index.match(self._index.root(salt), tokens[:-TOKEN_BYTES])
 
     def _page_tokens(self, tokens: bytes, at: int) -> bytes:
         """The tokens of page ``at``; empty unless they fill it."""
         page = tokens[at * self._page_bytes : (at + 1) * self._page_bytes]
         return page if len(page) == self._page_bytes else b""
 
-    def _miss(self, match: Match, tokens: bytes, hit: int) -> Miss | None:
+    def _miss(self, match: Match, salt: str | None, tokens: bytes, hit: int) -> Miss | None:
         """Why ``hit`` tokens and no more."""
         if hit == len(tokens) // TOKEN_BYTES - 1:
             return None
         page = self._page_tokens(tokens, len(match.nodes))
         if (match.node, page) in self._in_flight:
             return Miss(Reason.IN_FLIGHT, hit)
-        return explain(self._index, match, page, hit, self._resting.ghosts)
+        return explain(self._index, match, salt, page, hit, self._evictor.ghosts)
 
     def _open_partial(self, seq: SeqKV, source: int, rows: int) -> list[Copy]:
         """Give ``seq`` a page of its own for the first ``rows`` of ``source``."""
         if self.num_available - self.pool.num_lone([source]) == 0:
             return []
         self._take([source])
-        self._resting.used_again([source], 0)
+        self._evictor.used_again([source], 0)
         pages = self._alloc(1)
         assert pages is not None
         seq.source = source
@@ -301,9 +290,10 @@ class KVCache:
         seq.written += rows
         return [(source, pages[0], rows)]
 
-    def _started(self, seq: SeqKV, ids: Tokens) -> SeqKV:
+    def _started(self, seq: SeqKV, tokens: bytes) -> SeqKV:
+        self._version += 1
         self._sequences.add(seq)
-        self._in_flight.announce(seq, ids)
+        self._in_flight.announce(seq, tokens)
         return seq
 
     def _publish_all(self, seq: SeqKV, first: int, end: int, tokens: bytes) -> None:
@@ -316,7 +306,7 @@ class KVCache:
             pages: list[int] = seq.table[at:end].tolist()
             self._index.append(seq.node, tokens[(at - first) * self._page_bytes :], pages)
             self.pool.retain(pages)
-            self._resting.born(pages)
+            self._evictor.born(pages)
             seq.node = pages[-1]
 
     def _publish(self, seq: SeqKV, at: int, tokens: bytes) -> None:
@@ -346,9 +336,9 @@ class KVCache:
         node, covered = self._index.insert(parent, tokens, page)
         if node == page:
             self.pool.retain([page])
-            self._resting.born([page])
+            self._evictor.born([page])
         if covered >= 0:
-            self._resting.drop(covered)
+            self._evictor.drop(covered)
             self.pool.release([covered])
         return node
 
@@ -365,14 +355,16 @@ class KVCache:
     def _evict(self, n: int) -> int:
         """Forget ``n`` pages that rest; returns ``n``."""
         if n:
-            self.pool.release(self._resting.evict(n, self.pool.counts_by_page))
+            self._version += 1
+            self.pool.release(self._evictor.evict(n, self.pool.counts_by_page))
             self.num_evicted += n
         return n
 
     def _take(self, pages: Sequence[int]) -> None:
         """Add an owner to each of ``pages``, a path of the index or a part of one."""
+        self._version += 1
         if pages:
-            self._resting.wake(self.pool.num_lone(pages), pages[-1])
+            self._evictor.wake(self.pool.num_lone(pages), pages[-1])
             self.pool.retain(pages)
 
     def _drop(self, pages: Pages) -> None:
@@ -380,16 +372,17 @@ class KVCache:
 
         Those that the index has are a path, or a part of one.
         """
+        self._version += 1
         self.pool.release(pages.tolist())
         if self.enabled:
             known = self._index.of(pages)
             resting = known[self.pool.counts[known] == 1]
             if len(resting):
-                self._resting.rest(len(resting), int(resting[-1]))
+                self._evictor.rest(len(resting), int(resting[-1]))
 
     def _release_source(self, seq: SeqKV) -> None:
         if seq.source is not None:
             source, seq.source = seq.source, None
             self._drop(np.array([source], dtype=np.int32))
             if source in self._index:
-                self._resting.tick(source)
+                self._evictor.tick(source)

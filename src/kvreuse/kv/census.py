@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import heapq
 from collections.abc import Container, Sequence
 
 from kvreuse.kv.keys import TOKEN_BYTES
@@ -45,14 +44,12 @@ def census(
     """The ``limit`` prefixes with most pages, largest first.
 
     ``counts`` are owners and ``hits`` uses by page. A prefix is a first page with all that follows
-    it up to where it is continued in two ways. Cost: every page is looked at.
+    it up to where it is continued in two ways. Cost: the pages that those listed share.
     """
-    found = [
+    return [
         _prefix(index, first, hits[first], counts[first], first in pinned)
-        for root in index.roots
-        for first in index.children(root.node)
+        for first in index.sizes.largest(limit)
     ]
-    return heapq.nlargest(limit, found, key=lambda one: one.pages)
 
 
 def _prefix(index: PrefixIndex, first: int, hits: int, owners: int, pinned: bool) -> Prefix:
@@ -61,12 +58,7 @@ def _prefix(index: PrefixIndex, first: int, hits: int, owners: int, pinned: bool
         last = index.first_child(last)
         shared.append(index.tokens(last))
     key = index.key(last) if index.is_full(last) else b""
-    # Who uses or pins a page does so with all before it: the first one tells of all.
-    pages, ends, pending = 0, 0, [first]
-    while pending:
-        page = pending.pop()
-        pages += 1
-        ends += index.is_leaf(page)
-        pending += index.children(page)
+    # Whoever uses or pins a page does so with all before it: the first page tells of all.
     used = owners - pinned > 1  # the index is an owner, and a pin is one
+    pages, ends = index.sizes.pages(first), index.sizes.leaves(first)
     return Prefix(key, b"".join(shared), pages, ends, hits, used, pinned)

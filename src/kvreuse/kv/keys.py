@@ -20,8 +20,8 @@ Tokens = Sequence[int] | npt.NDArray[np.int32]
 Hash = Callable[[bytes], bytes]
 """From any bytes to a digest."""
 
-Naming = Callable[[int, bytes], int]
-"""From the name of a page and the tokens of one that continues it to the name of that one."""
+KEY_BYTES = 32
+"""Bytes of a key: a SHA-256."""
 
 TOKEN_BYTES = 4
 """Bytes of a token id where ids are compared or hashed: a little-endian int32."""
@@ -60,15 +60,6 @@ def root_key(space: bytes, salt: str | None, digest: Hash = sha256) -> bytes:
 def page_key(parent: bytes, tokens: bytes, digest: Hash = sha256) -> bytes:
     """The key of the page that holds ``tokens`` (:func:`token_bytes`) after the page ``parent``."""
     return digest(parent + tokens)
-
-
-def page_name(parent: int, tokens: bytes) -> int:
-    """64 bits, not all 0, that stand for the page of ``tokens`` after the page ``parent``.
-
-    Quicker than a key, of this process alone, and not proof against collisions: names remember
-    pages that are gone, and find none.
-    """
-    return hash((parent, tokens)) & 0xFFFFFFFFFFFFFFFF or 1
 
 
 def token_bytes(ids: Tokens) -> bytes:

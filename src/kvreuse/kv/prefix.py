@@ -1,7 +1,7 @@
 """PrefixIndex: finds the pages that hold the start of a prompt, exact to the token.
 
 A tree with a node for each page: a child's page continues its parent's. A node is named by its
-page's id, the root of a salt by a number below zero; what is known of it lies in arrays with an
+page's id, the root of a salt by a number below zero; what is known of a node lies in arrays with an
 entry a page (:mod:`kvreuse.kv.siblings` has the tokens and finds a child by them). Tokens are
 compared on every hit.
 
@@ -13,41 +13,30 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import sys
 from array import array
 from collections.abc import Iterator, Sequence
-from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
 
-from kvreuse.kv.keys import TOKEN_BYTES, Naming, page_key, page_name, root_key, shared_tokens
+from kvreuse.kv.keys import KEY_BYTES, TOKEN_BYTES, Hash, page_key, sha256, shared_tokens
 from kvreuse.kv.pool import PageError
+from kvreuse.kv.roots import Root, Roots
 from kvreuse.kv.siblings import NONE, Siblings
+from kvreuse.kv.sizes_below import SizesBelow
 
 Pages = npt.NDArray[np.int32]
 
-_FIRST_ROOT = -2  # NONE is no node
-
-
-class Root:
-    """Where the sequences of a salt start. It lives as long as a page below it, or who holds it."""
-
-    __slots__ = ("__weakref__", "key", "name", "node", "top")
-
-    def __init__(self, node: int, key: bytes) -> None:
-        self.node = node
-        """Its name among the nodes, below zero."""
-        self.key = key
-        self.name = hash(key) & 0xFFFFFFFFFFFFFFFF
-        self.top = NONE
-        """The tree of the pages that start here."""
+_NO_KEY = bytes(KEY_BYTES)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Match:
     """What the index has of a prompt."""
 
-    root: Root
+    root: Root | None
+    """Where sequences of its salt start; None where there is no page of this salt."""
     nodes: tuple[int, ...]
     """Full pages, in order: shared in place."""
     nearest: tuple[int, int] | None
@@ -55,8 +44,10 @@ class Match:
 
     @property
     def node(self) -> int:
-        """The last full page, or the root."""
-        return self.nodes[-1] if self.nodes else self.root.node
+        """The last full page, or the root; NONE where there is no root either."""
+        if self.nodes:
+            return self.nodes[-1]
+        return NONE if self.root is None else self.root.node
 
     @property
     def partial(self) -> tuple[int, int] | None:
@@ -67,25 +58,20 @@ class Match:
 class PrefixIndex:
     """Pages by the tokens that lead to them. Owns no page itself: its caller counts."""
 
-    def __init__(
-        self, space: bytes, num_pages: int, page_size: int, naming: Naming = page_name
-    ) -> None:
+    def __init__(self, space: bytes, num_pages: int, page_size: int, digest: Hash = sha256) -> None:
         """``space`` is the namespace of all ``num_pages`` pages, ``page_size`` tokens fill one."""
-        self._space = space
-        self._naming = naming
+        self._digest = digest
         self._page_bytes = page_size * TOKEN_BYTES
-        self._roots: WeakValueDictionary[str | None, Root] = WeakValueDictionary()
-        self._by_node: WeakValueDictionary[int, Root] = WeakValueDictionary()
-        self._with_pages: dict[int, Root] = {}  # keeps them alive
-        self._next_root = _FIRST_ROOT
-        # Tokens of first pages, counted over all salts; empty while there is only one.
-        self._first_pages: dict[int, int] = {}
         self._siblings = Siblings(num_pages, page_size)
+        self._roots = Roots(space, self._siblings, digest)
         self._all_lengths = np.frombuffer(self._siblings.lengths, dtype=np.int32)
         self._parents = array("i", [NONE]) * num_pages
         self._tops = array("i", [NONE]) * num_pages  # of the tree of a page's children
         self._depths = array("i", [0]) * num_pages
-        self._names = array("Q", bytes(8 * num_pages))  # 0 for a tail
+        self._keys = bytearray(KEY_BYTES * num_pages)  # zeros for a tail
+        self._names = memoryview(self._keys).cast("Q")[:: KEY_BYTES // 8]
+        self.sizes = SizesBelow(num_pages)
+        """How many pages and ends lie below each first page."""
         self.num_nodes = 0
         """Pages of the index, tails too."""
 
@@ -99,6 +85,11 @@ class PrefixIndex:
         """int32[num_pages]: pages before each page of the index."""
         return self._depths
 
+    @property
+    def names(self) -> Sequence[int]:
+        """uint64[num_pages]: the first eight bytes of each full page's key; 0 for a tail."""
+        return self._names
+
     def __contains__(self, page: int) -> bool:
         """Whether the index has ``page``."""
         return self._siblings.lengths[page] > 0
@@ -108,19 +99,8 @@ class PrefixIndex:
         return pages[self._all_lengths[pages] > 0]
 
     def root(self, salt: str | None) -> Root:
-        """Where sequences of ``salt`` start: those of different salts have no node in common."""
-        root = self._roots.get(salt)
-        if root is None:
-            root = Root(self._next_root, root_key(self._space, salt))
-            self._next_root -= 1
-            self._roots[salt] = root
-            self._by_node[root.node] = root
-        return root
-
-    @property
-    def roots(self) -> list[Root]:
-        """The roots of all salts that have pages or sequences."""
-        return list(self._roots.values())
+        """Where sequences of ``salt`` start, made where there is no such place yet."""
+        return self._roots.make(salt)
 
     def parent(self, page: int) -> int:
         """The node that ``page`` continues."""
@@ -150,35 +130,37 @@ class PrefixIndex:
         """How many tokens ``page`` holds."""
         return self._siblings.length(page)
 
-    @property
-    def names(self) -> array[int]:
-        """uint64[num_pages]: the names of full pages; 0 for a tail."""
-        return self._names
-
-    def key(self, node: int) -> bytes:
-        """The key of a full page or of a root. Cost: all pages before it are hashed."""
-        pages: list[int] = []
-        while node >= 0:
-            pages.append(node)
-            node = self._parents[node]
-        key = self._by_node[node].key
-        for page in reversed(pages):
-            key = page_key(key, self.tokens(page))
-        return key
-
     def is_full(self, page: int) -> bool:
         """Whether ``page`` is full; a tail is not."""
         return self._siblings.lengths[page] == self._page_bytes
 
-    def names_of(self, root: Root, tokens: bytes) -> Iterator[int]:
-        """The names that the full pages of ``tokens`` have, or would have."""
-        size, name = self._page_bytes, root.name
-        for start in range(0, len(tokens) - size + 1, size):
-            name = self._naming(name, tokens[start : start + size])
-            yield name
+    def key(self, node: int) -> bytes:
+        """The 32 bytes of the key of a full page or of a root; zeros for a tail."""
+        if node < 0:
+            return self._roots[node].key
+        return bytes(self._keys[node * KEY_BYTES : (node + 1) * KEY_BYTES])
 
-    def match(self, root: Root, tokens: bytes) -> Match:
-        """The longest start of ``tokens`` that pages hold. Changes nothing."""
+    def next_name(self, match: Match, salt: str | None, tokens: bytes) -> int:
+        """The name of a full page of ``tokens`` after ``match``, whether there is one or not."""
+        key = self.key(match.nodes[-1]) if match.nodes else self._roots.key(salt)
+        return _name(page_key(key, tokens, self._digest))
+
+    def names_of(self, salt: str | None, tokens: bytes) -> Iterator[int]:
+        """The names that the full pages of ``tokens`` have, or would have."""
+        size, key = self._page_bytes, self._roots.key(salt)
+        for start in range(0, len(tokens) - size + 1, size):
+            key = page_key(key, tokens[start : start + size], self._digest)
+            yield _name(key)
+
+    def has_first_page(self, tokens: bytes) -> bool:
+        """Whether sequences of any salt start with the full page ``tokens``."""
+        return self._roots.has_first_page(tokens)
+
+    def match(self, salt: str | None, tokens: bytes) -> Match:
+        """The longest start of ``tokens`` that pages of ``salt`` hold. Changes nothing."""
+        root = self._roots.find(salt)
+        if root is None:
+            return Match(None, (), None)
         size, exact, tops = self._page_bytes, self._siblings.exact, self._tops
         top = root.top
         nodes: list[int] = []
@@ -191,6 +173,23 @@ class PrefixIndex:
         start = len(nodes) * size
         rest = tokens[start : start + size]
         return Match(root, tuple(nodes), self._nearest(top, rest) if rest else None)
+
+    def still(self, match: Match, tokens: bytes) -> Match:
+        """The part of ``match``, an earlier one for ``tokens``, that pages hold now."""
+        size, parents, held = self._page_bytes, self._parents, self._siblings.tokens
+        if match.root is None:
+            return match
+        node, count = match.root.node, 0
+        for page in match.nodes:
+            if parents[page] != node or held(page) != tokens[count * size : (count + 1) * size]:
+                break
+            node, count = page, count + 1
+        nearest = match.nearest
+        if nearest is not None:
+            page, rest = nearest[0], tokens[count * size : (count + 1) * size]
+            there = count == len(match.nodes) and page in self and parents[page] == node
+            nearest = (page, shared_tokens(self.tokens(page), rest)) if there else None
+        return Match(match.root, match.nodes[:count], nearest)
 
     def insert(self, parent: int, tokens: bytes, page: int) -> tuple[int, int]:
         """Make ``page``, which holds ``tokens`` after ``parent``, findable: full page or tail.
@@ -209,12 +208,14 @@ class PrefixIndex:
                 self.remove(covered)
                 top = self._top(parent)
         if parent < 0:
-            self._count_first(tokens, 1)
+            self._roots.count_first(tokens, 1)
+        self.sizes.added(parent, page, branches=top >= 0)
         self._set_top(parent, siblings.insert(top, page, tokens))
         self._parents[page] = parent
         self.num_nodes += 1
         full = len(tokens) == self._page_bytes
-        self._names[page] = self.next_name(parent, tokens) if full else 0
+        key = page_key(self.key(parent), tokens, self._digest) if full else _NO_KEY
+        self._keys[page * KEY_BYTES : (page + 1) * KEY_BYTES] = key
         self._depths[page] = self._depths[parent] + 1 if parent >= 0 else 0
         return page, covered
 
@@ -222,8 +223,9 @@ class PrefixIndex:
         """Insert full ``pages``, each below the one before, from a leaf on."""
         ids, lengths = self._siblings.ids, self._siblings.lengths
         tops, parents, depths = self._tops, self._parents, self._depths
-        size, names, naming = self._page_bytes, self._names, self._naming
-        name, depth, start = names[parent], depths[parent], 0
+        size, keys, digest = self._page_bytes, self._keys, self._digest
+        self.sizes.appended(parent, pages)
+        key, depth, start = self.key(parent), depths[parent], 0
         for page in pages:
             its = tokens[start : start + size]
             start += size
@@ -233,112 +235,35 @@ class PrefixIndex:
             tops[parent] = page
             parents[page] = parent
             depths[page] = depth
-            names[page] = name = naming(name, its)
+            keys[page * KEY_BYTES : (page + 1) * KEY_BYTES] = key = digest(key + its)
             parent = page
         self.num_nodes += len(pages)
 
-    def remove_path(
-        self,
-        page: int,
-        n: int,
-        counts: Sequence[int],
-        alike: tuple[Sequence[int], Sequence[int], Sequence[int]],
-        removed: list[int],
-    ) -> int:
-        """Forget ``page``, a leaf, and the pages that it continues, at most ``n`` in all.
-
-        Those before it go as far as they are leaves then, have one owner by ``counts``, and the
-        same entries as it in ``alike``. They are added to ``removed``; returns the node that the
-        last one continued.
-        """
-        tops, parents, lengths = self._tops, self._parents, self._siblings.lengths
-        lone = self._siblings.lone
-        one, two, three = alike
-        first, second, third = one[page], two[page], three[page]
-        while True:
-            parent = parents[page]
-            removed.append(page)
-            if parent < 0 or tops[parent] != page or not lone(page):
-                return self.remove(page)
-            tops[parent] = NONE
-            lengths[page] = 0
-            self.num_nodes -= 1
-            n -= 1
-            if (
-                n == 0
-                or counts[parent] != 1
-                or one[parent] != first
-                or two[parent] != second
-                or three[parent] != third
-            ):
-                return parent
-            page = parent
-
     def remove(self, page: int) -> int:
         """Forget ``page``, a leaf; returns the node that it continued."""
-        parent = self._parents[page]
+        parent, siblings = self._parents[page], self._siblings
         self.num_nodes -= 1
-        if parent >= 0:
-            self._tops[parent] = self._siblings.remove(self._tops[parent], page)
+        if parent < 0:
+            self._roots.count_first(self.tokens(page), -1)
+            self._set_top(parent, siblings.remove(self._top(parent), page))
+            self.sizes.removed(page, branches=False)
+        elif self._tops[parent] == page and siblings.lone(page):  # as most are
+            self._tops[parent] = NONE
+            siblings.lengths[page] = 0
+            self.sizes.removed(page, branches=False)
         else:
-            self._count_first(self.tokens(page), -1)
-            self._set_top(parent, self._siblings.remove(self._top(parent), page))
+            self._tops[parent] = siblings.remove(self._tops[parent], page)
+            self.sizes.removed(page, branches=True)
         return parent
 
-    def next_name(self, node: int, tokens: bytes) -> int:
-        """The name that a page of ``tokens`` after ``node`` has, whether there is one or not."""
-        before = self._names[node] if node >= 0 else self._by_node[node].name
-        return self._naming(before, tokens)
-
-    def is_first_page(self, tokens: bytes) -> bool:
-        """Whether sequences of any salt start with the full page ``tokens``.
-
-        Told by a hash of 64 bits: good for a reason, not for a hit.
-        """
-        if len(self._with_pages) > 1:
-            return hash(tokens) in self._first_pages
-        return any(
-            self._siblings.exact(root.top, tokens) >= 0 for root in self._with_pages.values()
-        )
-
     def _top(self, node: int) -> int:
-        if node >= 0:
-            return self._tops[node]
-        root = self._with_pages.get(node)
-        return NONE if root is None else root.top
+        return self._tops[node] if node >= 0 else self._roots.top(node)
 
     def _set_top(self, node: int, top: int) -> None:
         if node >= 0:
             self._tops[node] = top
-            return
-        root = self._by_node[node]
-        root.top = top
-        if top >= 0 and node not in self._with_pages:
-            self._with_pages[node] = root
-            if len(self._with_pages) == 2:
-                self._recount_first()
-        elif top < 0:
-            self._with_pages.pop(node, None)
-            if len(self._with_pages) == 1:
-                self._first_pages.clear()
-
-    def _count_first(self, tokens: bytes, change: int) -> None:
-        """A first page comes or goes; see :meth:`is_first_page`."""
-        if len(self._with_pages) > 1:
-            name = hash(bytes(tokens))
-            count = self._first_pages.get(name, 0) + change
-            if count:
-                self._first_pages[name] = count
-            else:
-                self._first_pages.pop(name, None)
-
-    def _recount_first(self) -> None:
-        """A second salt has come up: count what there is."""
-        self._first_pages.clear()
-        for root in self._with_pages.values():
-            for page in self._siblings.below(root.top):
-                name = hash(self.tokens(page))
-                self._first_pages[name] = self._first_pages.get(name, 0) + 1
+        else:
+            self._roots.set_top(node, top)
 
     def _nearest(self, top: int, tokens: bytes) -> tuple[int, int] | None:
         """The page below ``top`` that shares most tokens with ``tokens``, and how many."""
@@ -353,9 +278,9 @@ class PrefixIndex:
     def check(self) -> None:
         """Raise PageError unless the tree is sound. Cost: everything is looked at."""
         seen = 0
-        first: list[bytes] = []
-        for root in self._roots.values():
-            first += [self.tokens(page) for page in self.children(root.node)]
+        first: list[int] = []
+        for root in self._roots.all():
+            first += self.children(root.node)
             pending = [root.node]
             while pending:
                 node = pending.pop()
@@ -366,8 +291,9 @@ class PrefixIndex:
         lengths = sum(page in self for page in range(len(self._tops)))
         if seen != self.num_nodes or lengths != seen:
             raise PageError("a page of the index is not where its tokens lead, or lies there twice")
-        if not all(self.is_first_page(tokens) for tokens in first):
+        if not all(self.has_first_page(self.tokens(page)) for page in first):
             raise PageError("a first page is not known as one")
+        self.sizes.check(first, self.children)
 
     def _check_children(self, node: int, children: list[int]) -> None:
         """Their tokens: in order, none the start of another's; only full pages have children."""
@@ -379,11 +305,16 @@ class PrefixIndex:
         depth = self._depths[node] + 1 if node >= 0 else 0
         for child, its in zip(children, tokens, strict=True):
             full = len(its) == self._page_bytes
-            name = self.next_name(node, its) if full else 0
+            key = page_key(self.key(node), its, self._digest) if full else _NO_KEY
             if (
                 self._parents[child] != node
                 or self._depths[child] != depth
-                or self._names[child] != name
+                or self.key(child) != key
                 or not (full or self.is_leaf(child))
             ):
                 raise PageError(f"page {child} is not what its place in the index says")
+
+
+def _name(key: bytes) -> int:
+    """The first eight bytes of a key, as ``PrefixIndex.names`` has them."""
+    return int.from_bytes(key[:8], sys.byteorder)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence, Set
 
 import numpy as np
 
 from kvreuse.api.retention import Retention
 from kvreuse.errors import RequestError
-from kvreuse.kv.evict.resting import Pages, Resting
+from kvreuse.kv.evict.evictor import Evictor, Pages
+from kvreuse.kv.keys import Tokens, token_bytes
 from kvreuse.kv.pool import PagePool
 from kvreuse.kv.prefix import PrefixIndex
 
@@ -28,7 +30,7 @@ class Promises:
         self,
         pool: PagePool,
         index: PrefixIndex,
-        resting: Resting,
+        evictor: Evictor,
         drop: Callable[[Pages], None],
     ) -> None:
         """``drop`` removes an owner from pages."""
@@ -36,7 +38,7 @@ class Promises:
         """Pinned pages, and until when."""
         self._pool = pool
         self._index = index
-        self._resting = resting
+        self._evictor = evictor
         self._drop = drop
         self._ends: dict[int, tuple[float, int]] = {}  # by page: when, and its stamp by then
         self._next = math.inf  # nothing is over before
@@ -72,10 +74,11 @@ class Promises:
 
     def end(self, page: int) -> None:
         """The session that led to ``page`` has ended now."""
-        self._resting.end(page, self._resting.stamp(page), self._pool.counts_by_page)
+        self._evictor.end(page, self._evictor.stamp(page), self._pool.counts_by_page)
 
-    def expire(self, now: float) -> None:
-        """Let go of what is over at ``now``."""
+    def expire(self, now: float | None = None) -> None:
+        """Let go of pins and pages whose time is over; ``now`` is time.monotonic()."""
+        now = time.monotonic() if now is None else now
         if now < self._next:
             return
         over = [page for page, until in self.pinned.items() if until <= now]
@@ -83,15 +86,18 @@ class Promises:
         for page, (when, stamp) in list(self._ends.items()):
             if when <= now:
                 del self._ends[page]
-                self._resting.end(page, stamp, self._pool.counts_by_page)
+                self._evictor.end(page, stamp, self._pool.counts_by_page)
         moments = [*self.pinned.values(), *(when for when, _ in self._ends.values())]
         self._next = min(moments, default=math.inf)
 
-    def check_pin(self, names: Set[int], promised: Set[int]) -> None:
-        """RequestError if pages of these ``names`` cannot be pinned, too.
+    def check_pin(
+        self, ids: Tokens, salt: str | None, promised: Set[int] = frozenset()
+    ) -> frozenset[int]:
+        """The names of the full pages of ``ids``; RequestError if they cannot be pinned, too.
 
         ``promised`` are the names of pages that will be pinned when other requests end.
         """
+        names = frozenset(self._index.names_of(salt, token_bytes(ids)))
         taken_names = {self._index.names[page] for page in self.pinned} | promised
         needed, taken = len(names - taken_names), len(taken_names)
         if needed and needed + taken > self.quota:
@@ -101,11 +107,12 @@ class Promises:
                 f"{self._pool.num_pages}) {taken} are taken: pin less, give pins a ttl, or raise "
                 "--kv-cache-memory"
             )
+        return names
 
     def _end_at(self, when: float, page: int) -> None:
         """The pages that lead to ``page`` are to go at ``when``, unless somebody uses it before."""
         if when < math.inf:
-            self._ends[page] = when, self._resting.stamp(page)
+            self._ends[page] = when, self._evictor.stamp(page)
             self._next = min(self._next, when)
 
     def _unpin_from(self, path: Sequence[int]) -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kvreuse.kv.pool import PageError
-from kvreuse.kv.prefix import PrefixIndex, Root
+from kvreuse.kv.prefix import PrefixIndex
+from kvreuse.kv.roots import Root
 
 _FIRST_CAPACITY = 8
 

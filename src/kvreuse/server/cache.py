@@ -45,12 +45,12 @@ async def lookup(request: Request) -> Response:
     raw = await body.read(request, service.config.max_body_bytes)
     asked = body.parse(CachePrompt, raw)
     service.check_model(asked.model)
-    prompt = await service.prepare(len(raw), lambda: service.inputs.any(asked, asked.cache_salt))
+    ask = await service.prepare(len(raw), lambda: service.inputs.any(asked, asked.cache_salt))
     engine, cache = service.llm.engine, service.llm.cache
-    ids = checked_ids(prompt.token_ids or (), service.llm.shape.vocab_size)
+    ids = checked_ids(ask.token_ids, service.llm.shape.vocab_size)
     room = room_for_answer(len(ids), asked.max_tokens or 1, engine.max_model_len, cache.pool)
     hit, available = await service.engine.call(
-        lambda: (cache.lookup(ids, prompt.cache_salt), cache.num_available)
+        lambda: (cache.lookup(ids, ask.cache_salt), cache.num_available)
     )
     # The last token that is generated needs no room.
     growth = cache.pool.layout.pages_for(len(ids) + room - 1) - cache.pool.layout.pages_for(
@@ -73,14 +73,15 @@ async def prefill(request: Request) -> Response:
     raw = await body.read(request, service.config.max_body_bytes)
     asked = body.parse(PrefillRequest, raw)
     service.check_model(asked.model)
-    prompt = await service.prepare(len(raw), lambda: service.inputs.any(asked, asked.cache_salt))
-    start = time.perf_counter()
-    job = Job(
-        prompt,
-        SamplingParams(temperature=0, max_tokens=1),
-        Origin("/v1/cache/prefill", service.names[0], "", asked.cache_salt),
-        asked.retention(),
+    fields = {
+        "params": SamplingParams(temperature=0, max_tokens=1),
+        "retention": asked.retention(),
+    }
+    ask = await service.prepare(
+        len(raw), lambda: service.inputs.any(asked, asked.cache_salt, **fields)
     )
+    start = time.perf_counter()
+    job = Job(ask, Origin("/v1/cache/prefill", service.names[0], ""))
     with service.seats(1):
         output: RequestOutput = await while_connected(request, service.answer(job))
     usage = reuse.usage_of([output])
@@ -106,7 +107,7 @@ async def reset(request: Request) -> Response:
 
     def clear() -> ResetReply:
         if pinned == "true":
-            cache.give_up_pins(cache.num_pinned)
+            cache.promises.give_up(cache.num_pinned)
         dropped = cache.clear()
         return {
             "object": "cache.reset",

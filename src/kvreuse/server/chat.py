@@ -66,20 +66,15 @@ class Answering:
             structured_outputs=chat_form(asked, service.llm),
             skip_special_tokens=skips_special_tokens(asked, service.llm),
         )
-        prompt = service.inputs.chat(asked, asked.cache_salt)
-        self.job = Job(
-            service.inputs.check(prompt, params.max_tokens),
-            params,
-            Origin(
-                "/v1/chat/completions",
-                service.names[0],
-                self._id,
-                asked.cache_salt,
-                asked.prompt_cache_key,
-                asked.user,
-            ),
-            asked.retention,
+        ask = service.inputs.chat(asked, asked.cache_salt, params=params, retention=asked.retention)
+        origin = Origin(
+            "/v1/chat/completions",
+            service.names[0],
+            self._id,
+            asked.prompt_cache_key,
+            asked.user,
         )
+        self.job = Job(service.inputs.check(ask), origin)
 
     def reply(self, output: RequestOutput) -> ChatReply:
         """The whole reply."""
@@ -106,7 +101,7 @@ class Answering:
         yield stream.DONE
 
     def _tell_reuse(self, cached: int, delta: Delta) -> None:
-        prompt_tokens = len(self.job.prompt.token_ids or ())
+        prompt_tokens = len(self.job.ask.token_ids)
         told = reuse.reuse(prompt_tokens, cached, delta.miss)
         self.headers[reuse.HEADER] = reuse.header([told])
 

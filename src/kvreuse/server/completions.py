@@ -65,18 +65,17 @@ class Answering:
             "/v1/completions",
             service.names[0],
             self._id,
-            asked.cache_salt,
             asked.prompt_cache_key,
             asked.user,
         )
         self._jobs = [
             Job(
                 service.inputs.check(
-                    service.inputs.plain(one, asked.cache_salt), params.max_tokens
+                    service.inputs.plain(
+                        one, asked.cache_salt, params=params, retention=asked.retention
+                    )
                 ),
-                params,
                 origin,
-                asked.retention,
             )
             for one in asked.prompts()
         ]
@@ -121,7 +120,7 @@ class Answering:
             streams = [self._service.stream(job) for job in self._jobs]
             async for at, delta in merged(streams):
                 if delta.num_cached_tokens is not None:
-                    length = len(self._jobs[at].prompt.token_ids or ())
+                    length = len(self._jobs[at].ask.token_ids)
                     told[at] = reuse.reuse(length, delta.num_cached_tokens, delta.miss)
                     self.headers[reuse.HEADER] = reuse.header([told[at]])
                 if delta.output is not None:
@@ -168,11 +167,10 @@ class Answering:
         """The prompt's text, where it is to come before the answer."""
         if not self._asked.echo:
             return ""
-        prompt = self._jobs[at].prompt
-        if prompt.text is not None:
-            return prompt.text
-        ids = prompt.token_ids or ()
-        return self._service.llm.tokenizer.decode(ids, skip_special_tokens=False)
+        ask = self._jobs[at].ask
+        if ask.text is not None:
+            return ask.text
+        return self._service.llm.tokenizer.decode(list(ask.token_ids), skip_special_tokens=False)
 
     def _logprobs(self, steps: Sequence[Step] | None, offset: int) -> CompletionLogprobs | None:
         if steps is None:

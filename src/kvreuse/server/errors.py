@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from kvreuse.errors import ContextLengthError, KVReuseError, RequestError
+from kvreuse.errors import ContextLengthError, EngineClosedError, KVReuseError, RequestError
 
 _TYPES = {400: "invalid_request_error", 401: "authentication_error", 429: "rate_limit_error"}
 _SHOWN = 300  # characters of a message
@@ -70,6 +70,9 @@ def as_api_error(error: BaseException) -> APIError:
         return APIError(400, message, code="context_length_exceeded")
     if isinstance(error, RequestError):
         return APIError(400, str(error), code="invalid_value")
+    if isinstance(error, EngineClosedError):
+        message = "the engine has ended: try another server, or this one once it was started again"
+        return APIError(503, message, code="engine_closed", headers={"retry-after": "5"})
     return APIError(500, "the request failed inside the server: its log says why", code="internal")
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvreuse.api.prompts import ParsedPrompt
+from kvreuse.api.ask import Ask
 from kvreuse.engine.bounds import checked_ids, room_for_answer
 from kvreuse.errors import ContextLengthError
 from kvreuse.llm import LLM
@@ -26,32 +27,36 @@ class Inputs:
         source = llm.chat_template.source if llm.chat_template is not None else ""
         self._knows_developer = "developer" in source
 
-    def chat(self, asked: Templated, salt: str | None) -> ParsedPrompt:
-        """The prompt for a conversation."""
+    def chat(self, asked: Templated, salt: str | None, **fields: Any) -> Ask:
+        """The ask of a conversation; ``fields`` are Ask's others."""
         messages = [self._message(one) for one in asked.conversation()]
         self._check_length(sum(len(str(one.get("content") or "")) for one in messages))
-        return self._llm.chat_prompt(messages, cache_salt=salt, **asked.template_options())
+        return self._llm.chats.ask(
+            messages, asked.template_options(), cache_salt=salt, request_id=new_id(), **fields
+        )
 
-    def plain(self, prompt: str | Sequence[int], salt: str | None) -> ParsedPrompt:
-        """A text, or token ids as they are."""
-        if not isinstance(prompt, str):
-            return ParsedPrompt(None, prompt, salt)
-        check_unicode(prompt)
-        self._check_length(len(prompt))
-        return ParsedPrompt(prompt, self._llm.tokenizer.encode(prompt), salt)
+    def plain(self, prompt: str | Sequence[int], salt: str | None, **fields: Any) -> Ask:
+        """The ask of a text, or of token ids as they are."""
+        text = None
+        if isinstance(prompt, str):
+            check_unicode(prompt)
+            self._check_length(len(prompt))
+            text, prompt = prompt, self._llm.tokenizer.encode(prompt)
+        return Ask(prompt, text=text, cache_salt=salt, request_id=new_id(), **fields)
 
-    def check(self, prompt: ParsedPrompt, max_tokens: int | None) -> ParsedPrompt:
-        """``prompt``, which can be served. RequestError, with the numbers, where it never could."""
-        ids = checked_ids(prompt.token_ids or (), self._llm.shape.vocab_size)
-        room_for_answer(len(ids), max_tokens, self._llm.engine.max_model_len, self._llm.pool)
-        return prompt
+    def check(self, ask: Ask) -> Ask:
+        """``ask``, which can be served. RequestError, with the numbers, where it never could."""
+        ids = checked_ids(ask.token_ids, self._llm.shape.vocab_size)
+        limit = self._llm.engine.max_model_len
+        room_for_answer(len(ids), ask.params.max_tokens, limit, self._llm.pool)
+        return ask
 
-    def any(self, asked: AnyPrompt, salt: str | None) -> ParsedPrompt:
+    def any(self, asked: AnyPrompt, salt: str | None, **fields: Any) -> Ask:
         """Either."""
         if asked.messages is not None:
-            return self.chat(asked.templated(), salt)
+            return self.chat(asked.templated(), salt, **fields)
         assert asked.prompt is not None
-        return self.plain(asked.prompt, salt)
+        return self.plain(asked.prompt, salt, **fields)
 
     def _message(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         if message["role"] == "developer" and not self._knows_developer:
@@ -66,3 +71,8 @@ class Inputs:
             raise ContextLengthError(
                 f"the prompt has {characters} characters, so more than {least} tokens", limit
             )
+
+
+def new_id() -> str:
+    """An id for a request; what samples without a seed depends on it, and so differs each time."""
+    return uuid.uuid4().hex

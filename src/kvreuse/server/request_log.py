@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from kvreuse.api.miss import Miss
 from kvreuse.api.outputs import RequestOutput
 
 
@@ -19,7 +20,6 @@ class Origin:
     route: str
     model: str
     http_id: str
-    cache_salt: str | None = None
     prompt_cache_key: str | None = None
     user: str | None = None
 
@@ -32,16 +32,18 @@ class RequestLog:
         self._file = Path(path).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115
         self._log_prompts = log_prompts
 
-    def write(self, output: RequestOutput, origin: Origin) -> None:
+    def write(self, output: RequestOutput, origin: Origin, salt: str | None) -> None:
         """One line."""
-        self._file.write(json.dumps(record(output, origin, text=self._log_prompts)) + "\n")
+        self._file.write(json.dumps(record(output, origin, salt, text=self._log_prompts)) + "\n")
 
     def close(self) -> None:
         """No more lines."""
         self._file.close()
 
 
-def record(output: RequestOutput, origin: Origin, *, text: bool) -> dict[str, Any]:
+def record(
+    output: RequestOutput, origin: Origin, salt: str | None, *, text: bool
+) -> dict[str, Any]:
     """What a line says; lengths in tokens, times in seconds. ``text``: prompt and answers too."""
     took, miss = output.metrics, output.miss
     line: dict[str, Any] = {
@@ -50,7 +52,7 @@ def record(output: RequestOutput, origin: Origin, *, text: bool) -> dict[str, An
         "http_id": origin.http_id,
         "route": origin.route,
         "model": origin.model,
-        "cache_salt": None if origin.cache_salt is None else _name_of(origin.cache_salt),
+        "cache_salt": None if salt is None else _name_of(salt),
         "prompt_cache_key": origin.prompt_cache_key,
         "user": origin.user,
         "prompt_tokens": len(output.prompt_token_ids),
@@ -79,14 +81,24 @@ def _name_of(salt: str) -> str:
     return hashlib.sha256(salt.encode()).hexdigest()[:16]
 
 
-_TEXT = frozenset({"cached", "before", "prompt_text", "cached_text"})
-
-
-def _miss(miss: Any, *, text: bool) -> dict[str, Any]:
+def _miss(miss: Miss, *, text: bool) -> dict[str, Any]:
     """All that is known of a miss, but for what somebody wrote unless ``text``."""
-    said = dataclasses.asdict(miss)
-    said["reason"] = miss.reason.value
-    return {name: value for name, value in said.items() if text or name not in _TEXT}
+    told: dict[str, Any] = {
+        "reason": miss.reason.value,
+        "index": miss.index,
+        "field": miss.field,
+        "part": miss.part,
+        "lost_tokens": miss.lost_tokens,
+        "lost_seconds": miss.lost_seconds,
+    }
+    if text:
+        told |= {
+            "cached": list(miss.cached),
+            "before": miss.before,
+            "prompt_text": miss.prompt_text,
+            "cached_text": miss.cached_text,
+        }
+    return told
 
 
 def _between(start: float | None, end: float | None) -> float | None:

@@ -6,18 +6,15 @@ import asyncio
 import dataclasses
 import logging
 import time
-import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
 from typing import Any, TypeVar
 
+from kvreuse.api.ask import Ask
 from kvreuse.api.outputs import Delta, RequestOutput
-from kvreuse.api.prompts import ParsedPrompt
-from kvreuse.api.retention import DEFAULT_RETENTION, Retention
-from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.engine.threaded import AsyncEngine
-from kvreuse.errors import KVReuseError, RequestError
+from kvreuse.errors import EngineClosedError, KVReuseError
 from kvreuse.llm import LLM
 from kvreuse.server.config import ServerConfig
 from kvreuse.server.errors import APIError, as_api_error
@@ -35,12 +32,11 @@ INLINE_TOKENS = 1024
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """One prompt to be answered."""
+    """A prompt to be answered, and where it came from."""
 
-    prompt: ParsedPrompt
-    params: SamplingParams
+    ask: Ask
+    """It has a ``request_id``."""
     origin: Origin
-    retention: Retention = DEFAULT_RETENTION
 
 
 class Service:
@@ -136,17 +132,17 @@ class Service:
 
     async def answer(self, job: Job) -> RequestOutput:
         """The result. APIError for whatever it fails by."""
-        request_id, options = self._options(job)
+        self._take_on(job)
         try:
-            output = await self.engine.answer(job.prompt.token_ids or (), job.params, **options)
+            output = await self.engine.answer(job.ask)
         except BaseException as error:
-            raise self._failed(request_id, error) from None
+            raise self._failed(job, error) from None
         return _unbroken(output)
 
     async def stream(self, job: Job) -> AsyncGenerator[Delta, None]:
         """The deltas. APIError for whatever it fails by."""
-        request_id, options = self._options(job)
-        deltas = self.engine.stream(job.prompt.token_ids or (), job.params, **options)
+        self._take_on(job)
+        deltas = self.engine.stream(job.ask)
         try:
             async with aclosing(deltas):
                 async for delta in deltas:
@@ -154,7 +150,7 @@ class Service:
                         _unbroken(delta.output)
                     yield delta
         except BaseException as error:
-            raise self._failed(request_id, error) from None
+            raise self._failed(job, error) from None
 
     async def drain(self) -> None:
         """Take nothing more, and let what is under way finish within the time for it."""
@@ -162,21 +158,13 @@ class Service:
         try:
             await asyncio.wait_for(self._idle.wait(), self.config.shutdown_timeout)
         except asyncio.TimeoutError:
-            for request_id in list(self._jobs):
-                await self.engine.abort(request_id)
+            with suppress(EngineClosedError):
+                await self.engine.abort(*self._jobs)
 
-    def _options(self, job: Job) -> tuple[str, dict[str, Any]]:
-        """The request's id, and its options for the engine."""
-        request_id = uuid.uuid4().hex
-        self._jobs[request_id] = job
-        options: dict[str, Any] = {
-            "prompt": job.prompt.text,
-            "request_id": request_id,
-            "cache_salt": job.prompt.cache_salt,
-            "part_of": job.prompt.part_of,
-            "retention": job.retention,
-        }
-        return request_id, options
+    def _take_on(self, job: Job) -> None:
+        """The engine is about to have ``job``."""
+        assert job.ask.request_id is not None
+        self._jobs[job.ask.request_id] = job
 
     def _on_end(self, output: RequestOutput) -> None:
         self.metrics.on_end(output)
@@ -184,15 +172,15 @@ class Service:
         if job is None:
             return
         if self._log is not None:
-            self._log.write(output, job.origin)
+            self._log.write(output, job.origin, job.ask.cache_salt)
         if len(output.prompt_token_ids) <= INLINE_TOKENS:
-            self.llm.remember(job.prompt, output)
+            self.llm.chats.remember(job.ask, output)
         else:
-            self._pool.submit(self.llm.remember, job.prompt, output)
+            self._pool.submit(self.llm.chats.remember, job.ask, output)
 
-    def _failed(self, request_id: str, error: BaseException) -> BaseException:
-        """What to raise for ``error``; the request is forgotten once its last words are heard."""
-        task = asyncio.create_task(self._forget(request_id))
+    def _failed(self, job: Job, error: BaseException) -> BaseException:
+        """What to raise for ``error``; ``job`` is forgotten once its last words are heard."""
+        task = asyncio.create_task(self._forget(job))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if not isinstance(error, Exception):
@@ -201,11 +189,11 @@ class Service:
             logger.error("a request failed: %r", error, exc_info=error)
         return as_api_error(error)
 
-    async def _forget(self, request_id: str) -> None:
+    async def _forget(self, job: Job) -> None:
         """``_on_end`` comes before the answer to any order given later."""
-        with suppress(RequestError):
+        with suppress(EngineClosedError):
             await self.engine.call(lambda: None)
-        self._jobs.pop(request_id, None)
+        self._jobs.pop(job.ask.request_id or "", None)
 
     def _wait(self) -> int:
         """Seconds until a place may be free: what an answer took so far, for all in front."""

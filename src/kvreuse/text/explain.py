@@ -1,61 +1,43 @@
-"""What a miss reads, where in a chat it lies, and what it cost: from tokens to what people see."""
+"""What the tokens around a miss read, and where in a chat they lie."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from kvreuse.api.miss import CACHED_TOKENS, Miss
-from kvreuse.api.outputs import RequestOutput
+from kvreuse.api.miss import CACHED_TOKENS, Miss, Words
 from kvreuse.text.alike import shared_start
 from kvreuse.text.offsets import token_offsets
 from kvreuse.text.tokenizer import Tokenizer
 
-PartOf = Callable[[int], str]
-"""From a character of a prompt's text to the part of the chat that it lies in."""
+LONGEST = 1 << 18
+"""Characters of a chat beyond which nobody looks for the part that a token lies in."""
 
 
-def explained(
-    output: RequestOutput,
-    tokenizer: Tokenizer | None,
-    seconds_per_token: float | None,
-    part_of: PartOf | None = None,
-) -> RequestOutput:
-    """``output``, whose miss says all that can be said; unchanged where there is none."""
-    miss = output.miss
-    if miss is None:
-        return output
-    lost = len(output.prompt_token_ids) - 1 - output.num_cached_tokens
-    miss = dataclasses.replace(
-        miss,
-        lost_tokens=lost,
-        lost_seconds=None if seconds_per_token is None else lost * seconds_per_token,
-    )
-    if tokenizer is not None:
-        miss = _in_words(miss, output, tokenizer, part_of)
-    return dataclasses.replace(output, miss=miss)
-
-
-def _in_words(
-    miss: Miss, output: RequestOutput, tokenizer: Tokenizer, part_of: PartOf | None
+def readable(
+    miss: Miss,
+    ids: Sequence[int],
+    tokenizer: Tokenizer,
+    text: str | None = None,
+    part_of: Callable[[int], str] | None = None,
 ) -> Miss:
-    ids, at = output.prompt_token_ids, miss.index
+    """``miss``, of the prompt ``ids``, with the words that it reads once somebody asks for them.
 
-    def text(tokens: Sequence[int]) -> str:
-        return tokenizer.decode(tokens, skip_special_tokens=False, continuation=True)
+    ``part_of`` tells which part of a chat a character of ``text``, the prompt's, lies in.
+    """
 
-    own, cached = text(ids[at : at + CACHED_TOKENS]), text(miss.cached)
-    part = None
-    if at and part_of is not None and output.prompt is not None:
-        offsets = token_offsets(tokenizer, ids[:at], output.prompt)
-        if offsets is not None:
-            # Tokens that differ may still begin alike; what differs is what matters.
-            alike = shared_start(own, cached)
-            part = part_of(offsets[-1] + alike)
-    return dataclasses.replace(
-        miss,
-        before=text(ids[max(0, at - CACHED_TOKENS) : at]),
-        prompt_text=own,
-        cached_text=cached,
-        part=part,
-    )
+    def read() -> Words:
+        def text_of(tokens: Sequence[int]) -> str:
+            return tokenizer.decode(tokens, skip_special_tokens=False, continuation=True)
+
+        at = miss.index
+        own, cached = text_of(ids[at : at + CACHED_TOKENS]), text_of(miss.cached)
+        part = None
+        if at and part_of is not None and text is not None and len(text) <= LONGEST:
+            offsets = token_offsets(tokenizer, ids[:at], text)
+            if offsets is not None:
+                # Tokens that differ may still begin alike: the part is that of what differs.
+                part = part_of(offsets[-1] + shared_start(own, cached))
+        return Words(text_of(ids[max(0, at - CACHED_TOKENS) : at]), own, cached, part)
+
+    return dataclasses.replace(miss, read=read)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvreuse.api.ask import Ask
 from kvreuse.api.outputs import CompletionOutput, Delta
 from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.model.gguf.read import GGUFFile
@@ -50,7 +51,7 @@ class Script:
         engine, _, _ = make_engine(
             logits_of=self, tokenizer=self.tokenizer, vocab_size=self.tokenizer.vocab_size
         )
-        engine.add_request(PROMPT, params)
+        engine.submit(Ask(PROMPT, params))
         deltas = list(steps(engine))
         assert deltas[-1].output is not None
         (completion,) = deltas[-1].output.outputs
@@ -153,7 +154,7 @@ def test_an_aborted_answer_has_the_text_so_far(tokenizer: Tokenizer) -> None:
     engine, _, _ = make_engine(
         logits_of=script, tokenizer=tokenizer, vocab_size=tokenizer.vocab_size
     )
-    engine.add_request(PROMPT, dataclasses.replace(PARAMS, stop="upon!"))
+    engine.submit(Ask(PROMPT, dataclasses.replace(PARAMS, stop="upon!")))
     engine.step()
     engine.step()
     output = engine.abort("0")

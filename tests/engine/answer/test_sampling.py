@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,13 @@ from kvreuse.errors import ModelFileError
 
 Floats = npt.NDArray[np.float64]
 VOCAB = 1000
+
+
+def sampler_of(
+    params: SamplingParams, vocab_size: int, prompt_ids: Any, stop_ids: tuple[int, ...] = ()
+) -> Sampler:
+    generator = None if params.greedy else make_generator(params.seed, 0, "request")
+    return Sampler(params, vocab_size, prompt_ids, generator, stop_ids=stop_ids)
 
 
 def row_of(seed: int, size: int = VOCAB, spread: float = 3.0) -> npt.NDArray[np.float32]:
@@ -216,7 +224,7 @@ def test_a_choice_is_that_of_the_plain_formula(
 )
 def test_a_sampler_follows_the_plain_formula(params: SamplingParams) -> None:
     prompt, stop = [3, 4, 5, 3], [7, 8, 600]
-    sampler = Sampler(
+    sampler = sampler_of(
         params, vocab_size=VOCAB, prompt_ids=np.array(prompt), stop_ids=(*stop, VOCAB + 5)
     )
     generator = np.random.Generator(np.random.Philox(params.seed or 0))
@@ -234,7 +242,7 @@ def test_a_sampler_follows_the_plain_formula(params: SamplingParams) -> None:
 
 
 def test_the_lowest_of_equal_logits_wins() -> None:
-    sampler = Sampler(SamplingParams(temperature=0), vocab_size=4, prompt_ids=np.array([0]))
+    sampler = sampler_of(SamplingParams(temperature=0), vocab_size=4, prompt_ids=np.array([0]))
     assert sampler.sample(np.array([1, 3, 3, 2], dtype=np.float32)) == 1
 
 
@@ -242,13 +250,13 @@ def test_the_lowest_of_equal_logits_wins() -> None:
 def test_any_temperature_keeps_banned_tokens_out(temperature: float) -> None:
     params = SamplingParams(temperature=temperature, seed=0, min_tokens=16)
     banned = tuple(range(3, VOCAB))
-    sampler = Sampler(params, vocab_size=VOCAB, prompt_ids=np.array([0]), stop_ids=banned)
+    sampler = sampler_of(params, vocab_size=VOCAB, prompt_ids=np.array([0]), stop_ids=banned)
     assert {sampler.sample(row_of(0)) for _ in range(16)} <= {0, 1, 2}
 
 
 def test_a_tiny_temperature_is_greedy() -> None:
     params = SamplingParams(temperature=1e-9, seed=0)
-    sampler = Sampler(params, vocab_size=VOCAB, prompt_ids=np.array([0]))
+    sampler = sampler_of(params, vocab_size=VOCAB, prompt_ids=np.array([0]))
     assert sampler.sample(row_of(0)) == row_of(0).argmax()
 
 
@@ -257,7 +265,7 @@ def test_a_row_is_sampled_alike_wherever_it_lies() -> None:
     params = SamplingParams(seed=4, top_p=0.95, temperature=1.3)
     for index in range(5):
         drawn = {
-            Sampler(params, vocab_size=997, prompt_ids=np.array([0])).sample(row)
+            sampler_of(params, vocab_size=997, prompt_ids=np.array([0])).sample(row)
             for row in (batch[index], batch[index].copy(), batch.T.copy().T[index])
         }
         assert len(drawn) == 1
@@ -266,7 +274,7 @@ def test_a_row_is_sampled_alike_wherever_it_lies() -> None:
 def test_samples_are_distributed_as_they_should_be() -> None:
     logits = row_of(1, 50, 1.0)
     params = SamplingParams(temperature=1.2, top_k=20, top_p=0.9, seed=11)
-    sampler = Sampler(params, vocab_size=50, prompt_ids=np.array([0]))
+    sampler = sampler_of(params, vocab_size=50, prompt_ids=np.array([0]))
     count = 20_000
     drawn = np.bincount([sampler.sample(logits) for _ in range(count)], minlength=50)
     expected = plain_probabilities(logits, params) * count
@@ -279,8 +287,7 @@ def test_samples_are_distributed_as_they_should_be() -> None:
 
 def test_generators_of_requests() -> None:
     def first(seed: int | None, engine_seed: int, request_id: str) -> float:
-        params = SamplingParams(seed=seed)
-        return float(make_generator(params, engine_seed, request_id).random())
+        return float(make_generator(seed, engine_seed, request_id).random())
 
     assert first(5, 0, "a") == first(5, 1, "b")
     assert len({first(None, seed, name) for seed in (0, 1) for name in "ab"}) == 4
@@ -295,7 +302,7 @@ def test_logits_that_are_no_numbers_are_not_sampled(bad: float, temperature: flo
     logits = row_of(0)
     logits[500] = bad
     with pytest.raises(ModelFileError, match=f"largest logit is {bad}"):
-        Sampler(params, vocab_size=VOCAB, prompt_ids=np.array([0])).sample(logits)
+        sampler_of(params, vocab_size=VOCAB, prompt_ids=np.array([0])).sample(logits)
 
 
 @pytest.mark.parametrize("k", [0, 1, 5, 63, 64, VOCAB, VOCAB + 1])
@@ -316,5 +323,5 @@ def test_logprobs_are_those_of_the_plain_softmax(k: int, token: int) -> None:
 def test_params_are_not_changed_by_sampling() -> None:
     params = SamplingParams(seed=1, repetition_penalty=1.5, min_tokens=2)
     before = dataclasses.asdict(params)
-    Sampler(params, vocab_size=VOCAB, prompt_ids=np.array([0]), stop_ids=(1,)).sample(row_of(0))
+    sampler_of(params, vocab_size=VOCAB, prompt_ids=np.array([0]), stop_ids=(1,)).sample(row_of(0))
     assert dataclasses.asdict(params) == before

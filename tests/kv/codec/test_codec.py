@@ -118,11 +118,6 @@ def test_equal_calibrations_make_equal_codecs() -> None:
     assert made("int8", calibrated()) != made("int8", other)
 
 
-def test_an_unknown_name_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match="one of bf16, int8, int4, k8v4, auto, got 'fp8'"):
-        made("fp8")
-
-
 @pytest.mark.parametrize("calibration", [None, calibrated(widths=None)])
 def test_auto_needs_widths(calibration: Calibration | None) -> None:
     with pytest.raises(ConfigError, match=r"auto needs a calibration .* run kvreuse calibrate"):

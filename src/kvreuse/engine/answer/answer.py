@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from kvreuse.api.outputs import FinishReason, Logprob
 from kvreuse.engine.answer.detokenize import TextStream
 from kvreuse.engine.answer.guide.guide import Guide
 from kvreuse.engine.answer.logprobs import top_logprobs
-from kvreuse.engine.answer.sampler import Sampler
+from kvreuse.engine.answer.sampler import Sampler, make_generator
 from kvreuse.engine.request import Request
 from kvreuse.ops.batch import Float32Array
 from kvreuse.text.tokenizer import IncrementalDecoder, Tokenizer
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answering:
+    """What all answers of an engine have in common.
+
+    Without a tokenizer there is no text, no end of sequence and no stop text. ``seed`` is for
+    requests that bring none of their own.
+    """
+
+    tokenizer: Tokenizer | None
+    vocab_size: int
+    seed: int = 0
 
 
 class Answer:
@@ -32,17 +47,9 @@ class Answer:
         "stop_reason",
     )
 
-    def __init__(
-        self,
-        request: Request,
-        tokenizer: Tokenizer | None,
-        *,
-        vocab_size: int,
-        engine_seed: int,
-        guide: Guide | None = None,
-    ) -> None:
-        """Without a tokenizer there is no text, no end of sequence and no stop text."""
-        params = request.params
+    def __init__(self, request: Request, common: Answering, guide: Guide | None = None) -> None:
+        """``guide`` is at the start of the form that the answer has to follow, if there is one."""
+        params, tokenizer = request.params, common.tokenizer
         self.request = request
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
@@ -51,13 +58,15 @@ class Answer:
         eos = tokenizer.eos_token_ids if tokenizer and not params.ignore_eos else ()
         self._eos_ids = frozenset(eos)
         self._stop_ids = frozenset(params.stop_token_ids or ())
+        generator = None
+        if not params.greedy:
+            generator = make_generator(request.seed, common.seed, request.request_id)
         self._sampler = Sampler(
             params,
-            vocab_size=vocab_size,
-            prompt_ids=request.prompt_ids,
+            common.vocab_size,
+            request.prompt_ids,
+            generator,
             stop_ids=tuple(self._eos_ids | self._stop_ids),
-            engine_seed=engine_seed,
-            request_id=request.request_id,
             guide=guide,
         )
         self._text: TextStream | None = None

@@ -33,15 +33,16 @@ class Sampler:
     def __init__(
         self,
         params: SamplingParams,
-        *,
         vocab_size: int,
         prompt_ids: Ids,
+        generator: np.random.Generator | None = None,
+        *,
         stop_ids: tuple[int, ...] = (),
-        engine_seed: int = 0,
-        request_id: str = "",
         guide: Guide | None = None,
     ) -> None:
-        """``stop_ids`` are the tokens that would end the answer: banned before ``min_tokens``.
+        """``generator`` draws; without one the largest logit is taken, as greedy params want it.
+
+        ``stop_ids`` are the tokens that would end the answer: banned before ``min_tokens``.
 
         Only tokens that ``guide`` allows are chosen, and each moves it on.
         """
@@ -49,7 +50,7 @@ class Sampler:
         self._penalties = Penalties(params, vocab_size, prompt_ids) if params.penalised else None
         banned = {token for token in stop_ids if token < vocab_size}
         self._banned = sorted(banned) if len(banned) < vocab_size else []  # something must be left
-        self._generator = None if params.greedy else make_generator(params, engine_seed, request_id)
+        self._generator = generator
         self._guide = guide
         self._num_sampled = 0
         self._plain = self._penalties is None and guide is None and not params.min_tokens
@@ -109,16 +110,14 @@ def _restricted(logits: Floats, guide: Guide, banned: list[int]) -> tuple[Floats
     return np.where(allowed, logits, np.float32(-math.inf)), None
 
 
-def make_generator(
-    params: SamplingParams, engine_seed: int, request_id: str
-) -> np.random.Generator:
+def make_generator(seed: int | None, engine_seed: int, request_id: str) -> np.random.Generator:
     """The generator of one request: Philox, one uniform number a token.
 
-    Seeded by ``params.seed``; where that is None, by the engine's seed and the SHA-256 of the
+    Seeded by ``seed``; where that is None, by the engine's seed and the SHA-256 of the
     request's id, so that a run repeats while requests differ.
     """
-    if params.seed is not None:
-        return np.random.Generator(np.random.Philox(params.seed))
+    if seed is not None:
+        return np.random.Generator(np.random.Philox(seed))
     digest = hashlib.sha256(request_id.encode("utf-8", "surrogatepass")).digest()
     entropy = [engine_seed, int.from_bytes(digest, "little")]
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))

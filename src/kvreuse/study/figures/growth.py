@@ -7,6 +7,7 @@ import statistics
 import time
 from typing import Any
 
+from kvreuse.api.ask import Ask
 from kvreuse.api.outputs import Delta
 from kvreuse.llm import LLM
 from kvreuse.sizes import format_size
@@ -54,7 +55,7 @@ def measure(options: Options) -> Record:
             nonlocal done
             found = Run()
             text = cached.tokenizer.encode("Once")[:1]
-            request = cached.engine.add_request(text, greedy(tokens + 1))
+            request = cached.engine.submit(Ask(text, greedy(tokens + 1))).request_id
             for _ in range(tokens):
                 text.append(_step_both_ways(cached, plain, text, found))
                 done += len(text) - 1
@@ -104,7 +105,7 @@ def _step_both_ways(cached: LLM, plain: LLM, text: list[int], run: Run) -> int:
     run.with_rows.append(cached.engine.counters.computed_tokens - rows)
     run.held.append(held_pages(cached) * cached.pool.layout.page_bytes)
     rows, seconds = plain.engine.counters.computed_tokens, 0.0
-    plain.engine.add_request(text, greedy(1))
+    plain.engine.submit(Ask(text, greedy(1)))
     again: list[Delta] = []
     while not again:
         start = time.perf_counter()
@@ -122,7 +123,7 @@ def _long_steps(llm: LLM, lengths: list[int]) -> dict[str, list[Any]]:
     held: list[int] = []
     for length in lengths:
         prompt = random_tokens((length,), length, llm.shape.vocab_size)
-        request = llm.engine.add_request(prompt, greedy(STEPS + 1))
+        request = llm.engine.submit(Ask(prompt, greedy(STEPS + 1))).request_id
         while not llm.engine.step():  # prefill
             pass
         held.append(held_pages(llm) * llm.pool.layout.page_bytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from kvreuse.api.ask import Ask
 from kvreuse.api.outputs import RequestOutput
 from kvreuse.llm import LLM
 from kvreuse.sizes import format_size
@@ -86,7 +87,7 @@ def _serve(llm: LLM, head: list[int], prompts: list[list[int]]) -> dict[str, flo
         llm.generate([head], greedy(1))  # somebody asked something of the kind before
     engine, before = llm.engine, llm.engine.counters.computed_tokens
     for prompt in prompts:
-        engine.add_request(prompt, greedy(ANSWER))
+        engine.submit(Ask(prompt, greedy(ANSWER)))
     outputs: list[RequestOutput] = []
     held = 0
     while len(outputs) < len(prompts):

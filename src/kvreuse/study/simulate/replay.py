@@ -41,7 +41,7 @@ def replay(
         blocks = request.blocks[:capacity]
         ids = np.full(len(blocks) * size + 1, _LAST, dtype=np.int32)
         ids[:-1] = np.repeat(np.array(blocks, dtype=np.int32), size)
-        kv, _ = cache.open(ids)
+        kv, _ = cache.open(cache.lookup(ids))
         hits += int(trace.tokens(request)[kv.written // size])
         missing = len(ids) - 1 - kv.written
         if not cache.reserve(kv, missing):

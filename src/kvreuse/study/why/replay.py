@@ -46,7 +46,7 @@ class EndlessCache:
 
         Where prompts part at the end of a page the earlier one is who computed the last page.
         """
-        seq, copies = self._cache.open(ids, salt)
+        seq, copies = self._cache.open(self._cache.lookup(ids, salt))
         found, shared = seq.written, seq.written // self._cache.page_size
         source = copies[0][0] if copies else None
         if source is None and shared:

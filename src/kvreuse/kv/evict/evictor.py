@@ -1,4 +1,4 @@
-"""Resting: the pages that only the index owns, and which of them go next.
+"""Evictor: the pages that only the index owns, and which of them go next.
 
 Only leaves go: pages that no other continues. Some of them are drawn at random, a policy says what
 each is worth, and the least goes, then maybe the page that it continued, which is a leaf now.
@@ -52,8 +52,13 @@ def num_remembered(num_pages: int) -> int:
     return max(4 * num_pages, min(8 * num_pages, _FEW))
 
 
-class Resting:
-    """What is known of the use of each page; the leaves that may be evicted."""
+class Evictor:
+    """What is known of the use of each page, and the leaves that may be evicted.
+
+    The cache says what becomes of pages: they are ``born`` into the index, ``used_again`` by a
+    sequence that starts with them, ``used`` by one that ends, come to ``rest`` when only the index
+    owns them, ``wake`` when somebody else does again. ``evict`` forgets those worth least.
+    """
 
     def __init__(
         self, index: PrefixIndex, num_pages: int, page_size: int, policy: str, cost_per_page: float
@@ -179,7 +184,7 @@ class Resting:
         by = FOLLOWER if self._policy is lru else self.duel.next(n)
         lru_decides = by == LRU or (by == FOLLOWER and self.duel.lru_wins)
         policy = lru if lru_decides else self._policy
-        index, alike = self._index, (self._stamps, self._kinds, self._ranks)
+        index = self._index
         evicted: list[int] = []
         if self._entries_of != (self._clock, policy) or self._entries_left < n:
             self._entries = []
@@ -190,7 +195,7 @@ class Resting:
             if self._places[page] < 0:  # drawn twice, or woken or covered since
                 continue
             self._drop_leaf(page)
-            page = index.remove_path(page, n - len(evicted), counts, alike, evicted)
+            page = self._forget_path(page, n - len(evicted), counts, evicted)
             if page >= 0 and index.is_leaf(page) and counts[page] == 1:
                 self._add_leaf(page)
                 heapq.heappush(self._entries, self._entry(page, policy))
@@ -213,6 +218,31 @@ class Resting:
         known = self._leaves[: self._num_leaves].tolist()
         placed = [self._places[page] for page in known] == list(range(len(known)))
         return placed and self.num_idle == len(resting) and sorted(leaves) == sorted(known)
+
+    def _forget_path(self, page: int, n: int, counts: Sequence[int], forgotten: list[int]) -> int:
+        """Forget ``page``, a leaf, and pages that it continues, at most ``n`` in all.
+
+        Those before it go as far as they are leaves then that only the index owns, and are worth
+        the same. They are added to ``forgotten``; returns the node that the last one continued.
+        """
+        remove, is_leaf = self._index.remove, self._index.is_leaf
+        stamps, kinds, ranks = self._stamps, self._kinds, self._ranks
+        stamp, kind, rank = stamps[page], kinds[page], ranks[page]
+        while True:
+            parent = remove(page)
+            forgotten.append(page)
+            n -= 1
+            if (
+                n == 0
+                or parent < 0
+                or counts[parent] != 1
+                or stamps[parent] != stamp
+                or kinds[parent] != kind
+                or ranks[parent] != rank
+                or not is_leaf(parent)
+            ):
+                return parent
+            page = parent
 
     def _remember(self, pages: list[int], by: int) -> None:
         """``pages`` were evicted."""

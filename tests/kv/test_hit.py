@@ -15,7 +15,7 @@ def make_cache(num_pages: int = 12) -> KVCache:
 
 
 def serve(cache: KVCache, ids: tuple[int, ...], salt: str | None = None) -> None:
-    seq, _ = cache.open(ids, salt)
+    seq, _ = cache.open(cache.lookup(ids, salt))
     n = len(ids) - seq.written
     assert cache.reserve(seq, n)
     cache.commit(seq, ids, n)
@@ -75,7 +75,7 @@ def test_another_namespace() -> None:
 
 def test_in_flight_page_by_page_and_until_the_leader_goes() -> None:
     cache = make_cache()
-    seq, _ = cache.open(PROMPT)
+    seq, _ = cache.open(cache.lookup(PROMPT))
     assert cache.lookup(PROMPT).miss == Miss(Reason.IN_FLIGHT, 0)
     assert cache.lookup(PROMPT, "tenant").reason is Reason.COLD
     assert cache.reserve(seq, 10)
@@ -87,7 +87,7 @@ def test_in_flight_page_by_page_and_until_the_leader_goes() -> None:
     cache.close(seq, PROMPT)
     assert cache.lookup((*PROMPT, 10, 11)).reason is Reason.COLD
 
-    seq, _ = cache.open((50, 51, 52, 53, 54))
+    seq, _ = cache.open(cache.lookup((50, 51, 52, 53, 54)))
     assert cache.lookup((50, 51, 52, 53)).miss == Miss(Reason.IN_FLIGHT, 0)
     cache.close(seq, (50, 51, 52, 53, 54))
     assert cache.lookup((50, 51, 52, 53)).miss == Miss(Reason.COLD, 0)

@@ -1,0 +1,70 @@
+"""SizesBelow: how many pages and ends lie below each first page, counted as they come and go."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from kvreuse.kv.pool import PageError
+
+
+class SizesBelow:
+    """Counts for each first page: itself with all that continue it, and the leaves among them."""
+
+    def __init__(self, num_pages: int) -> None:
+        self._firsts = array("i", bytes(4 * num_pages))  # the first page before each page
+        self._pages = array("i", bytes(4 * num_pages))
+        self._leaves = array("i", bytes(4 * num_pages))
+        self._all_pages = np.frombuffer(self._pages, dtype=np.int32)
+
+    def pages(self, first: int) -> int:
+        """Pages from the first page ``first`` on; 0 where it is no first page."""
+        return self._pages[first]
+
+    def leaves(self, first: int) -> int:
+        """Ways in which the prompts that start with ``first`` end."""
+        return self._leaves[first]
+
+    def largest(self, n: int) -> list[int]:
+        """The ``n`` first pages with most pages, the largest first, of equal ones any."""
+        counts = self._all_pages
+        n = min(n, len(counts))
+        some = np.argpartition(counts, -n)[-n:] if n else counts[:0]
+        ordered = some[np.argsort(-counts[some], kind="stable")]
+        return [page for page in ordered.tolist() if counts[page]]
+
+    def added(self, parent: int, page: int, *, branches: bool) -> None:
+        """``page`` continues ``parent``, below zero for a root; ``branches``: others do, too."""
+        first = self._firsts[parent] if parent >= 0 else page
+        self._firsts[page] = first
+        self._pages[first] += 1
+        self._leaves[first] += branches or parent < 0
+
+    def appended(self, leaf: int, pages: Sequence[int]) -> None:
+        """``pages`` continue ``leaf``, each the one before it."""
+        firsts, first = self._firsts, self._firsts[leaf]
+        for page in pages:
+            firsts[page] = first
+        self._pages[first] += len(pages)
+
+    def removed(self, page: int, *, branches: bool) -> None:
+        """``page``, a leaf, is gone; ``branches``: others continue what it continued."""
+        first = self._firsts[page]
+        self._pages[first] -= 1
+        self._leaves[first] -= branches or first == page
+
+    def check(self, firsts: Sequence[int], children: Callable[[int], Sequence[int]]) -> None:
+        """Raise PageError unless the counts are those of the tree. Cost: all pages."""
+        for first in firsts:
+            pages, leaves, pending = 0, 0, [first]
+            while pending:
+                below = children(pending.pop())
+                pages += 1
+                leaves += not below
+                pending += below
+            if (pages, leaves) != (self._pages[first], self._leaves[first]):
+                raise PageError(f"the pages below the first page {first} are miscounted")
+        if int(self._all_pages.sum()) != sum(self._pages[first] for first in firsts):
+            raise PageError("pages are counted below a page that is no first page")

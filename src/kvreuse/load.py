@@ -1,0 +1,84 @@
+"""The composition root: from the configuration of a model to an engine that serves it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from kvreuse.config import EngineConfig
+from kvreuse.engine.bounds import check_pool
+from kvreuse.engine.engine import Engine
+from kvreuse.engine.runner import ModelRunner, load_runner
+from kvreuse.kv.cache import KVCache
+from kvreuse.kv.layout import KVLayout
+from kvreuse.kv.pool import PagePool
+from kvreuse.model.calibrated import codec_for
+from kvreuse.model.fetch.source import resolve
+from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.identity import namespace_of
+from kvreuse.ops.native import usable_cores
+from kvreuse.plan.engine import EnginePlan, plan_engine
+from kvreuse.shape import ModelShape
+from kvreuse.text.chat import ChatTemplate
+from kvreuse.text.tokenizer import Tokenizer
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes of weights that are packed, and of all."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that is ready to be served, and the engine that serves it."""
+
+    config: EngineConfig
+    shape: ModelShape
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    memory: EnginePlan
+    """What the engine takes, in bytes; ``str()`` of it is one line."""
+    pool: PagePool
+    runner: ModelRunner
+    engine: Engine
+
+
+def load(config: EngineConfig, progress: Progress | None = None) -> Loaded:
+    """Read the model that ``config`` names: what fails quickly first, the weights last.
+
+    ModelFileError for a file that cannot be served, ConfigError for settings that cannot.
+    """
+    with GGUFFile(resolve(config.model)) as file:  # unmapped once all is read
+        shape = read_spec(file)
+        max_model_len = config.model_len(shape.context_length)
+        codec = codec_for(
+            file,
+            shape,
+            config.kv_cache_dtype,
+            config.calibration,
+            force=config.force_kv_cache_dtype,
+        )
+        layout = KVLayout.of(shape, config.page_size, codec)
+        memory = plan_engine(file, shape, layout, config, config.threads or usable_cores())
+        pool = PagePool(layout, memory.pool.num_pages)
+        if config.max_model_len is not None:
+            check_pool(pool, max_model_len)
+        tokenizer = Tokenizer.from_gguf(file)
+        chat_template = ChatTemplate.from_gguf(file, tokenizer)
+        cache = KVCache(
+            pool,
+            namespace_of(file, shape, layout),
+            enable_prefix_caching=config.enable_prefix_caching,
+            eviction_policy=config.eviction_policy,
+            cost_growth=shape.attention_growth,
+        )
+        runner = load_runner(file, shape, pool, config, progress)
+    engine = Engine(
+        runner,
+        cache,
+        tokenizer,
+        vocab_size=shape.vocab_size,
+        max_model_len=max_model_len,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_seqs=config.max_num_seqs,
+        seed=config.seed,
+    )
+    return Loaded(config, shape, tokenizer, chat_template, memory, pool, runner, engine)
