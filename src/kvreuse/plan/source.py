@@ -91,8 +91,10 @@ def _of_config(path: Path, name: str, weights: int | None = None) -> PlannedMode
 
 def _of_fact(fact: Fact) -> PlannedModel:
     fields = text_fields(fact.config, f"facts.toml, {fact.name}")
-    told = f"as published, {fact.bits:g} bits each"
-    return _of_fields(fields, fact.name, f"{fact.source}, known facts", fact.weight_bytes, told)
+    as_published = f"as published, {fact.bits:g} bits each"
+    return _of_fields(
+        fields, fact.name, f"{fact.source}, known facts", fact.weight_bytes, as_published
+    )
 
 
 def _of_fields(
