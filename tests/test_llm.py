@@ -153,7 +153,7 @@ def test_budget_and_seats_change_no_answer(llm: LLM, budget: int, seats: int) ->
         llm.runner,
         llm.cache,
         llm.tokenizer,
-        vocab_size=llm.spec.vocab_size,
+        vocab_size=llm.shape.vocab_size,
         max_model_len=1024,
         max_num_batched_tokens=budget,
         max_num_seqs=seats,
@@ -420,7 +420,7 @@ def test_closing_gives_the_memory_back(model_path: Path) -> None:
             {"kv_cache_memory": "10MiB", "max_model_len": 500},
             r"--max-model-len 500 needs 16 pages \(11.2 MiB\), but the KV cache has 14",
         ),
-        ({"page_size": 40}, "page_size must be a positive multiple of 32 tokens, got 40"),
+        ({"page_size": 40}, "--page-size must be a positive multiple of 32 tokens, got 40"),
         ({"kv_cache_memory": "1000TiB"}, "asks for 1000 TiB, but .* are available"),
     ],
 )

@@ -57,7 +57,7 @@ class LLM:
         """
         loaded = load(EngineConfig(model=os.fspath(model), **options), progress)
         self.config = loaded.config
-        self.spec = loaded.spec
+        self.shape = loaded.shape
         self.memory = loaded.memory
         self.pool = loaded.pool
         self.tokenizer = loaded.tokenizer
