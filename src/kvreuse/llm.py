@@ -33,13 +33,14 @@ from kvreuse.kv.cache import KVCache
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.calibrated import codec_for
+from kvreuse.model.checkpoint import Checkpoint
 from kvreuse.model.fetch.source import resolve
-from kvreuse.model.gguf.read import GGUFFile, read_spec
 from kvreuse.model.identity import namespace_of
+from kvreuse.model.open import open_checkpoint
 from kvreuse.model.weights import Repacked
 from kvreuse.ops.native import usable_cores
 from kvreuse.plan.engine import plan_engine
-from kvreuse.text.chat import ChatTemplate
+from kvreuse.text.chat import chat_template
 from kvreuse.text.parts import PromptParts, prompt_parts
 from kvreuse.text.tokenizer import Tokenizer
 from kvreuse.text.turns import TurnMemory
@@ -73,39 +74,38 @@ class LLM:
         ModelFileError for a file that cannot be served, ConfigError for options that cannot.
         """
         self.config = EngineConfig(model=os.fspath(model), **options)
-        with GGUFFile(resolve(self.config.model)) as file:  # unmapped once all is read
-            self._load(file, progress)
+        with open_checkpoint(resolve(self.config.model)) as checkpoint:  # closed once it is loaded
+            self._load(checkpoint, progress)
 
-    def _load(self, file: GGUFFile, progress: Progress | None) -> None:
-        """Read ``file``: what fails quickly first, the weights last."""
+    def _load(self, checkpoint: Checkpoint, progress: Progress | None) -> None:
+        """Read the model: what fails quickly first, the weights last."""
         config = self.config
-        self.spec = read_spec(file)
+        self.spec = checkpoint.shape
         max_model_len = config.model_len(self.spec.context_length)
         codec = codec_for(
-            file,
-            self.spec,
+            checkpoint,
             config.kv_cache_dtype,
             config.calibration,
             force=config.force_kv_cache_dtype,
         )
         layout = KVLayout.of(self.spec, config.page_size, codec)
         threads = config.threads or usable_cores()
-        self.memory = plan_engine(file, self.spec, layout, config, threads)
+        self.memory = plan_engine(checkpoint, self.spec, layout, config, threads)
         """What the engine takes, in bytes; ``str()`` of it is one line."""
         self.pool = PagePool(layout, self.memory.pool.num_pages)
         if config.max_model_len is not None:
             check_pool(self.pool, max_model_len)
-        self.tokenizer = Tokenizer.from_gguf(file)
-        self.chat_template = ChatTemplate.from_gguf(file, self.tokenizer)
+        self.tokenizer = Tokenizer(checkpoint.vocabulary)
+        self.chat_template = chat_template(checkpoint.chat_templates, self.tokenizer)
         self.turns = TurnMemory(self.tokenizer)
         self.cache = KVCache(
             self.pool,
-            namespace_of(file, self.spec, layout),
+            namespace_of(checkpoint, layout),
             enable_prefix_caching=config.enable_prefix_caching,
             eviction_policy=config.eviction_policy,
             cost_growth=self.spec.attention_growth,
         )
-        self.runner = load_runner(file, self.spec, self.pool, config, progress)
+        self.runner = load_runner(checkpoint, self.spec, self.pool, config, progress)
         self.engine = Engine(
             self.runner,
             self.cache,

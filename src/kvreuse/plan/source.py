@@ -10,14 +10,14 @@ from kvreuse.errors import ModelFileError
 from kvreuse.model.fetch import folders, hub
 from kvreuse.model.fetch.source import CATALOGUE, resolve
 from kvreuse.model.gguf.container import MAGIC, GGUFFile
-from kvreuse.model.gguf.read import read_spec
+from kvreuse.model.open import open_checkpoint
 from kvreuse.plan.config_json import SERVED, geometry_of, read_config, text_fields, widths_of
 from kvreuse.plan.engine import widths_of as widths_of_spec
 from kvreuse.plan.facts import Fact, facts, find
 from kvreuse.plan.fields import Fields
 from kvreuse.plan.geometry import Geometry, Widths, attention
 from kvreuse.plan.gguf_keys import gguf_config
-from kvreuse.plan.weights import file_bytes, packed_bytes, vector_bytes
+from kvreuse.plan.weights import packed_bytes, vector_bytes
 from kvreuse.shape import ModelShape
 
 INDEX = "model.safetensors.index.json"
@@ -75,26 +75,30 @@ def with_weights(model: PlannedModel, nbytes: int) -> PlannedModel:
 
 
 def _of_gguf(path: Path, name: str) -> PlannedModel:
-    with GGUFFile(path) as file:
+    with open_checkpoint(path) as checkpoint:
         try:
-            spec = read_spec(file)
+            spec = checkpoint.shape
         except ModelFileError as error:
-            reason = str(error).removeprefix(f"{path}: ")
-            fields = Fields(gguf_config(file), str(path))
-            geometry = geometry_of(fields)
-            model_type = file.get("general.architecture", str)
-            return PlannedModel(
-                name,
-                str(path),
-                dataclasses.replace(geometry, model_type=model_type),
-                file_bytes(file),
-                "as in the file",
-                None,
-                reason,
-            )
-        weights = packed_bytes(file) + vector_bytes(file)
+            return _of_unserved_gguf(path, name, str(error).removeprefix(f"{path}: "))
+        tensors = checkpoint.tensors.values()
+        weights = packed_bytes(tensors) + vector_bytes(tensors)
         return PlannedModel(
             name, str(path), geometry_of_spec(spec), weights, "packed", widths_of_spec(spec)
+        )
+
+
+def _of_unserved_gguf(path: Path, name: str, reason: str) -> PlannedModel:
+    """What the keys of a file say, though this engine does not serve it for ``reason``."""
+    with GGUFFile(path) as file:
+        geometry = geometry_of(Fields(gguf_config(file), str(path)))
+        return PlannedModel(
+            name,
+            str(path),
+            dataclasses.replace(geometry, model_type=file.get("general.architecture", str)),
+            sum(tensor.nbytes for tensor in file.tensors.values()),
+            "as in the file",
+            None,
+            reason,
         )
 
 

@@ -12,9 +12,7 @@ from typing import Any, NoReturn
 
 import jinja2
 
-from kvreuse.errors import RequestError
-from kvreuse.model.gguf.container import GGUFFile
-from kvreuse.model.gguf.header import shown
+from kvreuse.errors import RequestError, shown
 from kvreuse.text.chat_defaults import default_template
 from kvreuse.text.sandbox import BoundedEnvironment, bounded
 from kvreuse.text.tokenizer import Tokenizer
@@ -29,31 +27,15 @@ class RefusedError(jinja2.TemplateError):
 class ChatTemplate:
     """A template and the special tokens that it may name.
 
-    It is compiled when it is first rendered, so that a model with a broken one still serves prompts
-    without it. Encode what it renders without ``add_special_tokens``: it brings its own.
+    It is compiled when it is first rendered, so that a model with a broken template still serves
+    prompts. Encode the rendered text without ``add_special_tokens``: the template writes its own.
     """
 
-    def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
+    def __init__(self, source: str, **special_tokens: str) -> None:
+        """``special_tokens`` are texts of tokens: ``bos_token="<s>"``, ``eos_token="</s>"``."""
         self.source = source
-        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self._tokens = {"bos_token": "", "eos_token": "", **special_tokens}
         self._template: jinja2.Template | None = None
-
-    @classmethod
-    def from_gguf(cls, file: GGUFFile, tokenizer: Tokenizer) -> ChatTemplate | None:
-        """The template of a model file.
-
-        Without one, the default for the turns whose tokens the vocabulary has (``chat_defaults``);
-        ``None`` where it has none of them.
-        """
-        source = file.get("tokenizer.chat_template", str, None) or default_template(tokenizer)
-        if source is None:
-            return None
-        bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_ids
-        return cls(
-            source,
-            bos_token="" if bos is None else tokenizer.token_text(bos),
-            eos_token=tokenizer.token_text(eos[0]) if eos else "",
-        )
 
     def render(
         self,
@@ -97,6 +79,23 @@ class ChatTemplate:
             environment.globals |= {"raise_exception": _refuse, "strftime_now": _strftime_now}
             self._template = environment.load(self.source)
         return self._template
+
+
+def chat_template(templates: Mapping[str, str], tokenizer: Tokenizer) -> ChatTemplate | None:
+    """The template called ``default`` of a model's ``templates``, with the tokenizer's tokens.
+
+    Without one, the standard template for the vocabulary's turns (``chat_defaults``); None where
+    there is none for them either.
+    """
+    source = templates.get("default") or default_template(tokenizer)
+    if source is None:
+        return None
+    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_ids
+    return ChatTemplate(
+        source,
+        bos_token="" if bos is None else tokenizer.token_text(bos),
+        eos_token=tokenizer.token_text(eos[0]) if eos else "",
+    )
 
 
 def _check_messages(messages: Sequence[Message]) -> None:

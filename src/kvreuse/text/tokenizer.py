@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
-from kvreuse.errors import RequestError
-from kvreuse.model.gguf.container import GGUFFile
-from kvreuse.model.gguf.header import shown
+from kvreuse.errors import RequestError, shown
 from kvreuse.text.bpe import ByteLevelBPE
+from kvreuse.text.literals import Literals
 from kvreuse.text.sentencepiece import SentencePieceBPE
-from kvreuse.text.vocabulary import LITERAL_KINDS, SPECIAL_KINDS, TokenModel, tokenizer_error
+from kvreuse.text.vocabulary import LITERAL_KINDS, SPECIAL_KINDS, BytePairs, Vocabulary
 
-# ``tokenizer.ggml.model`` -> what reads it.
-MODELS: dict[str, Callable[[GGUFFile], TokenModel]] = {
-    "gpt2": ByteLevelBPE.from_gguf,
-    "llama": SentencePieceBPE.from_gguf,
-}
+
+class TokenModel(Protocol):
+    """What the kinds of tokenizers have in common: text to ids, and an id to bytes."""
+
+    space_prefix: bool
+    """Whether encoding puts a space in front of a text, which decoding takes away again."""
+    literals: Literals
+    """Finds control and user-defined tokens in a text."""
+
+    def encode(self, text: str, *, parse_special: bool) -> list[int]:
+        """The ids of a text of valid Unicode, without BOS and EOS."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token adds to a text; its id lies within the vocabulary."""
 
 
 class Tokenizer:
-    """A tokenizer of either kind. To its users it never changes, so threads may share it.
+    """A tokenizer of either kind. Threads may share it: what it returns never changes.
 
-    ``vocab_size`` counts the tokens; ``bos_token_id`` opens a prompt where ``add_bos`` says so, and
-    the first of ``eos_token_ids`` closes it where ``add_eos`` does; each of these ends an answer,
-    the first is the one that the file calls EOS.
+    ``vocab_size`` counts the tokens. ``bos_token_id`` opens a prompt if ``add_bos`` is set, and the
+    first of ``eos_token_ids``, the model's own EOS, closes it if ``add_eos`` is. Each of
+    ``eos_token_ids`` ends an answer.
     """
 
     vocab_size: int
@@ -33,34 +42,20 @@ class Tokenizer:
     add_bos: bool
     add_eos: bool
 
-    def __init__(self, model: TokenModel) -> None:
-        vocabulary = model.vocabulary
-        self._model = model
-        self._special = vocabulary.ids_of(SPECIAL_KINDS)
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        """Raises ``ModelFileError`` where the vocabulary contradicts itself."""
+        self._model = _token_model(vocabulary)
+        self._special = vocabulary.ids_of(*SPECIAL_KINDS)
         self._literals = {
-            vocabulary.tokens[index]: index for index in vocabulary.ids_of(LITERAL_KINDS)
+            vocabulary.tokens[index]: index for index in vocabulary.ids_of(*LITERAL_KINDS)
         }
         self._bytes: dict[int, bytes] = {}
-        self.space_prefix = model.space_prefix
+        self.space_prefix = self._model.space_prefix
         self.vocab_size = len(vocabulary.tokens)
         self.bos_token_id = vocabulary.bos_token_id
         self.eos_token_ids = vocabulary.eos_token_ids
         self.add_bos = vocabulary.add_bos
         self.add_eos = vocabulary.add_eos
-
-    @classmethod
-    def from_gguf(cls, file: GGUFFile) -> Tokenizer:
-        """The tokenizer that the file describes.
-
-        Raises ``ModelFileError`` where it is neither byte-level BPE nor SentencePiece BPE, cuts
-        words in a way that is not known here, or contradicts itself.
-        """
-        kind = file.get("tokenizer.ggml.model", str)
-        if (read := MODELS.get(kind)) is None:
-            known = ", ".join(map(repr, MODELS))
-            message = f"the tokenizer {shown(kind)} is not supported (supported: {known})"
-            raise tokenizer_error(file, message)
-        return cls(read(file))
 
     def encode(
         self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
@@ -134,6 +129,13 @@ class Tokenizer:
     def literal_id(self, text: str) -> int | None:
         """The control or user-defined token that reads ``text``, if there is one."""
         return self._literals.get(text)
+
+
+def _token_model(vocabulary: Vocabulary) -> TokenModel:
+    algorithm = vocabulary.algorithm
+    if isinstance(algorithm, BytePairs):
+        return ByteLevelBPE(vocabulary, algorithm)
+    return SentencePieceBPE(vocabulary, algorithm)
 
 
 class IncrementalDecoder:

@@ -27,12 +27,11 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
-from kvreuse.errors import ModelFileError
+from kvreuse.errors import ModelFileError, shown
 from kvreuse.model.fetch import hub
 from kvreuse.model.fetch.download import Progress, sha256
 from kvreuse.model.fetch.folders import SUFFIX, is_plain
 from kvreuse.model.fetch.hub import HubName
-from kvreuse.model.gguf.header import shown
 from kvreuse.sizes import format_size
 
 CHUNK = 1 << 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import math
@@ -18,9 +19,10 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from kvreuse.errors import ModelFileError
-from kvreuse.model.gguf.ggml import GGMLType
-from kvreuse.model.gguf.header import HeaderReader, shown
+from kvreuse.errors import ModelFileError, shown
+from kvreuse.model.gguf.header import HeaderReader
+from kvreuse.model.tensors import StoredTensor
+from kvreuse.ops.tensor_types import TensorType
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -46,17 +48,13 @@ D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """Where a tensor lies. ``shape`` is in NumPy's order: (rows, cols), a row contiguous.
+class TensorInfo(StoredTensor):
+    """Where a tensor lies. ``shape`` is in NumPy's order, the reverse of the file's.
 
     ``offset`` counts from the start of the file, which holds all ``nbytes`` bytes from there.
     """
 
-    name: str
-    type: GGMLType
-    shape: tuple[int, ...]
     offset: int
-    nbytes: int
 
 
 class GGUFFile:
@@ -133,10 +131,6 @@ class GGUFFile:
                 f"it holds {_KINDS[type(value)]}"
             )
         return value
-
-    def tensor_types(self) -> dict[GGMLType, int]:
-        """How many tensors there are of each type, the most frequent first."""
-        return dict(Counter(tensor.type for tensor in self.tensors.values()).most_common())
 
     def sha256(self) -> bytes:
         """SHA-256 of the whole file, as it is mapped; computed once."""
@@ -228,7 +222,7 @@ def _read_tensors(reader: HeaderReader, count: int, alignment: int, size: int) -
             raise reader.error(
                 f"the file is cut off: {missing} bytes of {shown(info.name)} are missing"
             )
-        tensors.append(TensorInfo(info.name, info.type, info.shape, offset, info.nbytes))
+        tensors.append(dataclasses.replace(info, offset=offset))
     _check_apart(reader, tensors)
     return tensors
 
@@ -244,7 +238,7 @@ def _read_tensor(reader: HeaderReader, index: int) -> TensorInfo:
     type_id = reader.u32(f"the type of {what}")
     offset = reader.u64(f"the offset of {what}")
     try:
-        kind = GGMLType(type_id)
+        kind = TensorType(type_id)
     except ValueError:
         raise reader.error(f"{what} has the unknown type {type_id}") from None
     if 0 in dims:
@@ -254,7 +248,7 @@ def _read_tensor(reader: HeaderReader, index: int) -> TensorInfo:
             f"{what} has rows of {dims[0]}, no multiple of {kind.name}'s {kind.block_size}"
         )
     nbytes = math.prod(dims) // kind.block_size * kind.block_bytes
-    return TensorInfo(name, kind, tuple(reversed(dims)), offset, nbytes)
+    return TensorInfo(name, kind, tuple(reversed(dims)), nbytes, offset)
 
 
 def _check_apart(reader: HeaderReader, tensors: list[TensorInfo]) -> None:

@@ -41,11 +41,6 @@ _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
 
-def shown(name: str) -> str:
-    """A name from a file, safe to print within one line: quoted, escaped and of bounded length."""
-    return repr(name if len(name) <= 80 else name[:77] + "...")
-
-
 class HeaderReader:
     """A cursor over a mapped file. Reading past its end raises ``ModelFileError``."""
 

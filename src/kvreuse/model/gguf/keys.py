@@ -8,9 +8,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from kvreuse.errors import ModelFileError
+from kvreuse.errors import ModelFileError, shown
 from kvreuse.model.gguf.container import GGUFFile
-from kvreuse.model.gguf.header import shown
 
 WIDTH_MULTIPLE = 32  # of every row of a matrix: the kernels' group
 MAX_POSITION = (1 << 31) - 1  # positions are int32
@@ -70,13 +69,8 @@ class Keys:
                 continue
             value = self.raw(suffix)
             if isinstance(value, np.ndarray) or value != harmless:
-                self.fail(f"'{self.name(suffix)}' is {brief(value)}, which is not supported")
+                self.fail(f"'{self.name(suffix)}' is {shown(value)}, which is not supported")
 
     def fail(self, message: str) -> NoReturn:
         """Raise ``ModelFileError`` with the file's name and ``message``."""
         raise ModelFileError(f"{self.file.path}: {message}")
-
-
-def brief(value: Any) -> str:
-    """A value of a file, for a message of one line."""
-    return shown(value if isinstance(value, str) else " ".join(repr(value).split()))

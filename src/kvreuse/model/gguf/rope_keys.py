@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from kvreuse.model.gguf.ggml import GGMLType
-from kvreuse.model.gguf.header import shown
-from kvreuse.model.gguf.keys import Keys, brief
+from kvreuse.errors import shown
+from kvreuse.model.gguf.keys import Keys
+from kvreuse.model.gguf.names import tensor_name
+from kvreuse.model.tensors import Role, Weight
+from kvreuse.ops.tensor_types import TensorType
 from kvreuse.shape import RopePairs, RopeScaling, RopeSpec
 
-FACTORS = "rope_freqs.weight"
+FACTORS = tensor_name(Weight(Role.ROPE_FACTORS))
 DEFAULT_BASE = 10000.0
 
 # Variants of YaRN, and the values that leave it as in the paper.
@@ -54,7 +56,7 @@ def _scaled(keys: Keys, plain: RopeSpec) -> RopeSpec:
     kind = keys.raw("rope.scaling.type", "linear")
     if not isinstance(kind, str) or kind not in REGIMES:
         name, known = keys.name("rope.scaling.type"), ", ".join(REGIMES)
-        keys.fail(f"'{name}' is {brief(kind)}, which is not supported (supported: {known})")
+        keys.fail(f"'{name}' is {shown(kind)}, which is not supported (supported: {known})")
     return REGIMES[kind](keys, plain)
 
 
@@ -139,7 +141,7 @@ def _factor(keys: Keys, suffix: str, default: float | None = None) -> float:
 def _factors(keys: Keys, pairs: int) -> tuple[float, ...]:
     """The divisors of ``rope_freqs.weight``, one a pair."""
     tensor = keys.file.tensors[FACTORS]
-    if tensor.shape != (pairs,) or tensor.type != GGMLType.F32:
+    if tensor.shape != (pairs,) or tensor.type != TensorType.F32:
         shape = " x ".join(map(str, tensor.shape))
         keys.fail(f"the tensor '{FACTORS}' is {tensor.type.name} {shape}, not F32 {pairs}")
     factors = keys.file.data(FACTORS).view(np.float32)

@@ -15,7 +15,7 @@ from kvreuse.kv.codec.codec import KVCodec, make_codec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.decoder import StepLimits
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
 from kvreuse.model.weights import ModelWeights, Progress, load_weights
 from kvreuse.ops.batch import BatchInput, Float32Array, Int32Array
 from kvreuse.ops.native import Kernels, open_kernels
@@ -44,12 +44,12 @@ class Subject:
 
         ModelFileError for a file that cannot be served.
         """
-        with GGUFFile(path) as file:
-            spec = read_spec(file)
-            tokenizer = Tokenizer.from_gguf(file)
-            digest = file.sha256().hex()
+        with open_checkpoint(path) as checkpoint:
+            spec = checkpoint.shape
+            tokenizer = Tokenizer(checkpoint.vocabulary)
+            digest = checkpoint.digest().hex()
             kernels = open_kernels(config.isa, config.threads)
-            weights = load_weights(file, spec, kernels, progress)
+            weights = load_weights(checkpoint, kernels, progress)
         return cls(spec, weights, kernels, tokenizer, digest)
 
     @property
