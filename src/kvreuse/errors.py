@@ -10,7 +10,7 @@ def shown(value: object, most: int = 80) -> str:
     try:
         text = " ".join(repr(value).split())
     except ValueError:  # Python writes no integers of thousands of digits
-        text = f"a {type(value).__name__} of very many digits"
+        text = "a number of very many digits"
     return text if len(text) <= most else text[: most - 3] + "..."
 
 

@@ -18,15 +18,16 @@ from kvreuse.shape import ModelShape
 
 Vector = npt.NDArray[np.float32]
 Progress = Callable[[int, int], None]
-"""Called with (bytes of matrices repacked, bytes in all), of the file."""
+"""Called with (bytes of matrices repacked so far, bytes of all matrices), as stored."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LayerWeights:
     """One layer. Outputs of ``qkv`` are queries, keys, values; of ``gate_up`` gate, then up.
 
-    What an architecture lacks is None: ``qkv_bias`` float32[q + 2 kv], ``q_norm`` and ``k_norm``
-    float32[head_dim], ``post_attention_norm`` and ``post_ffn_norm`` float32[hidden].
+    ``qkv_bias`` is float32[q + 2 kv], ``q_norm`` and ``k_norm`` float32[head_dim],
+    ``post_attention_norm`` and ``post_ffn_norm`` float32[hidden]; each is None where the model has
+    none.
     """
 
     attention_norm: Vector
@@ -44,11 +45,11 @@ class LayerWeights:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Repacked:
-    """What loading made of the matrices of one tensor type.
+    """How the matrices of one tensor type were repacked.
 
-    ``error`` is the largest change of any weight, measured while they were repacked and relative to
-    the largest weight of its group, the 32 neighbours in a row that share a scale (groups of zeros
-    do not count). It is 0 where every weight is what the file says.
+    ``error`` is the largest change of any weight, measured during repacking. It is relative to the
+    largest weight of its group, the 32 neighbours in a row that share a scale; groups of zeros do
+    not count. 0: no weight has changed.
     """
 
     type: str
@@ -60,7 +61,7 @@ class Repacked:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelWeights:
-    """All of a model. ``embedding`` and the matrix of ``logits`` are one where they are tied."""
+    """All weights of a model. If they are tied, ``embedding`` also is the matrix of ``logits``."""
 
     embedding: Matrix
     layers: tuple[LayerWeights, ...]
@@ -131,7 +132,7 @@ def _load_layer(packer: _Packer, shape: ModelShape, layer: int) -> LayerWeights:
 
 
 class _Packer:
-    """Packs tensors of a checkpoint, and counts what became of them."""
+    """Packs tensors of a checkpoint, and keeps the report of it."""
 
     def __init__(self, checkpoint: Checkpoint, kernels: Kernels, progress: Progress | None) -> None:
         self._checkpoint = checkpoint

@@ -1,6 +1,6 @@
-"""Chat templates: messages to the text that a model was trained to answer.
+"""Chat templates: from messages to the text that the model was trained on.
 
-Templates are Jinja2 as the ``transformers`` package renders them, in a bounded sandbox.
+Templates are Jinja2, rendered as the ``transformers`` package does, in a sandbox with bounds.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ class ChatTemplate:
     ) -> str:
         """The prompt for a conversation; each message has a ``role`` and mostly a ``content``.
 
-        ``add_generation_prompt`` ends it where the assistant is to go on; ``kwargs`` are further
-        variables of the template. Raises ``RequestError`` where the messages are no messages, or
-        the template refuses them, is broken, takes seconds or fills the memory.
+        With ``add_generation_prompt`` it ends with the start of the assistant's turn. ``kwargs``
+        are further variables of the template. Raises ``RequestError`` for something else than
+        messages, and where the template refuses them, is broken, or takes too long or too much
+        memory.
         """
         _check_messages(messages)
         variables = {
@@ -68,7 +69,7 @@ class ChatTemplate:
         except jinja2.TemplateSyntaxError as error:
             where = f"line {error.lineno}"
             raise RequestError(f"the chat template is broken: {where}: {_line(error)}") from None
-        except Exception as error:  # anything can come out of somebody's program
+        except Exception as error:  # a template is a program: it may raise anything
             reason = f"{type(error).__name__}: {_line(error)}"
             raise RequestError(f"the chat template fails on the messages: {reason}") from None
 
@@ -107,7 +108,7 @@ def _check_messages(messages: Sequence[Message]) -> None:
 
 
 def _line(error: Exception) -> str:
-    """What an exception says, within one line of bounded length."""
+    """The message of an exception, on one line of bounded length."""
     return shown(" ".join(str(error).split()))[1:-1]
 
 
@@ -126,7 +127,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as models saw it in training; Jinja2's own escapes HTML and sorts keys."""
+    """JSON as in training; Jinja2's own filter would escape HTML and sort keys."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

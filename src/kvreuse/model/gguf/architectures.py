@@ -101,10 +101,10 @@ def qwen3(keys: Keys) -> ModelShape:
 
 
 def gemma3(keys: Keys) -> ModelShape:
-    """Gemma 3: windows on five layers of six, with a base and no scaling of their own.
+    """Gemma 3: windows on five layers of six; these have their own base and are not scaled.
 
-    The largest, of 62 layers, scales its scores by the width of a head that its hidden size gives,
-    which is not the width it has; files do not say so.
+    The largest model (62 layers) scales scores by hidden size / heads, which is not the size of
+    its heads; files do not say so.
     """
     spec = _common(keys, "half", default_base=1_000_000.0)
     local_base = keys.real("rope.freq_base_swa", 10_000.0, above=1.0)
@@ -131,7 +131,7 @@ ARCHITECTURES: Mapping[str, Callable[[Keys], ModelShape]] = {
 
 
 def _common(keys: Keys, pairs: RopePairs, default_base: float = 10_000.0) -> ModelShape:
-    """What all of them have, as in Llama."""
+    """The shape of a Llama, which the other architectures change in some points."""
     keys.refuse(NEUTRAL)
     layers = keys.count("block_count", at_most=len(keys.file.tensors))
     hidden = keys.width("embedding_length")
@@ -157,8 +157,9 @@ def _common(keys: Keys, pairs: RopePairs, default_base: float = 10_000.0) -> Mod
 def _windows(keys: Keys, layers: int, full_every: int) -> tuple[int | None, ...]:
     """The window of each layer, all None where the file has none.
 
-    ``attention.sliding_window_pattern`` says of each layer whether it has one, or is a number n:
-    every n-th layer sees all; for 0, none does. ``full_every`` is that number where it is missing.
+    ``attention.sliding_window_pattern`` is a list that says for each layer whether it has the
+    window, or a number n: every n-th layer sees all tokens; 0: no layer does. ``full_every`` is the
+    number where the key is missing.
     """
     if "attention.sliding_window" not in keys:
         keys.refuse({"attention.sliding_window_pattern": None})
@@ -169,12 +170,15 @@ def _windows(keys: Keys, layers: int, full_every: int) -> tuple[int | None, ...]
         return tuple(window if limited else None for limited in pattern.tolist())
     if type(pattern) is not int or not 0 <= pattern <= MAX_WINDOW_EVERY:
         key = keys.name("attention.sliding_window_pattern")
-        keys.fail(f"'{key}' is {shown(pattern)}; it must be a number or say of each layer")
+        keys.fail(
+            f"'{key}' is {shown(pattern)}; it must be a whole number, or a list with true or false "
+            "for each layer"
+        )
     return tuple(None if pattern and (i + 1) % pattern == 0 else window for i in range(layers))
 
 
 def _kv_heads(keys: Keys, heads: int) -> int:
-    """Heads of K and V; a file may also give one number a layer, which must then all be equal."""
+    """Heads of K and V. A file may have one number for each layer; they must all be equal."""
     value = keys.raw("attention.head_count_kv", heads)
     if isinstance(value, np.ndarray) and value.size and (value == value[0]).all():
         value = value[0].item()
@@ -185,7 +189,7 @@ def _kv_heads(keys: Keys, heads: int) -> int:
 
 
 def _head_dim(keys: Keys, hidden: int, heads: int) -> int:
-    """Channels of a head: ``key_length``, or the hidden size split among the heads."""
+    """Channels of a head: ``key_length``, else the hidden size divided by the heads."""
     if "attention.key_length" in keys:
         head_dim = keys.count("attention.key_length")
     elif hidden % heads:
@@ -205,7 +209,7 @@ def _head_dim(keys: Keys, hidden: int, heads: int) -> int:
 
 
 def _vocab_size(keys: Keys) -> int:
-    """Rows of the embedding, which are as many as the tokenizer has tokens."""
+    """Rows of the embedding; the tokenizer must have as many tokens."""
     file = keys.file
     if (embedding := file.tensors.get(EMBEDDING)) is None:
         keys.fail(f"the tensor '{EMBEDDING}' is missing")

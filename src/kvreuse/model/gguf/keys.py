@@ -34,7 +34,7 @@ class Keys:
         return self.name(suffix) in self.file.metadata
 
     def raw(self, suffix: str, default: Any = None) -> Any:
-        """The value as it lies in the file, of any kind."""
+        """The value as the file has it, of any kind; ``default`` without the key."""
         return self.file.metadata.get(self.name(suffix), default)
 
     def count(self, suffix: str, default: int | None = None, at_most: int = MAX_POSITION) -> int:
@@ -46,7 +46,7 @@ class Keys:
         return value
 
     def width(self, suffix: str) -> int:
-        """The length of a row: a whole number of the kernels' groups."""
+        """The length of a row of a matrix: a multiple of the kernels' group."""
         value = self.count(suffix)
         if value % WIDTH_MULTIPLE:
             self.fail(
@@ -63,7 +63,7 @@ class Keys:
         return value
 
     def refuse(self, neutral: Mapping[str, Any]) -> None:
-        """Fail on a key that is there with another value than its harmless one (None: none is)."""
+        """Fail where a key has another value than its neutral one; None: where it is there."""
         for suffix, harmless in neutral.items():
             if suffix not in self:
                 continue
