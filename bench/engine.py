@@ -35,7 +35,7 @@ from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.decoder import StepLimits
 from kvreuse.model.fetch.source import resolve
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
 from kvreuse.model.weights import load_weights
 from kvreuse.ops.native import Kernels, open_kernels
 from limits import measure as measure_limits
@@ -94,9 +94,9 @@ class Bench:
     """One model on one path, with an engine whose kernels are timed."""
 
     def __init__(self, model: str, kernels: Kernels) -> None:
-        with GGUFFile(resolve(model)) as file:
-            self.shape = read_spec(file)
-            self.weights = load_weights(file, self.shape, kernels)
+        with open_checkpoint(resolve(model)) as checkpoint:
+            self.shape = checkpoint.shape
+            self.weights = load_weights(checkpoint, kernels)
         self._kernels = kernels
         self._begin(BF16)
 

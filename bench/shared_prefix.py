@@ -32,7 +32,7 @@ from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.decoder import StepLimits
 from kvreuse.model.fetch.source import resolve
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
 
 ROWS = 1024
 
@@ -113,11 +113,11 @@ class Served:
 
 def measure(config: EngineConfig, work: Workload, repeats: int) -> dict[str, Figures]:
     """Medians of both ways. AssertionError where their answers differ."""
-    with GGUFFile(resolve(config.model)) as file:
-        shape = read_spec(file)
+    with open_checkpoint(resolve(config.model)) as checkpoint:
+        shape = checkpoint.shape
         codec = make_codec(config.kv_cache_dtype, shape.layers)
         layout = KVLayout.of(shape, config.page_size, codec)
-        base = load_runner(file, shape, PagePool(layout, 1), config)
+        base = load_runner(checkpoint, shape, PagePool(layout, 1), config)
     ways = {
         name: Served(base, layout, work, name == "grouped") for name in ("grouped", "ungrouped")
     }
