@@ -111,7 +111,7 @@ def test_replies_do_not_wait_for_acknowledgements(
 
 def test_while_it_ends_nothing_new_is_taken(llm: LLM) -> None:
     with running(llm) as server, server.http() as http:
-        server.app.state.service.draining = True
+        server.app.state.service.seats.closed = True
         reply = http.post("/v1/completions", json=LONG)
         assert reply.status_code == 503
         assert reply.json()["error"]["code"] == "shutting_down"
@@ -151,7 +151,7 @@ def test_a_failure_inside_is_nobody_elses(
     advance = llm.engine._advance
 
     def fail(request: object, *rest: object) -> object:
-        if request.prompt == "bad":  # type: ignore[attr-defined]
+        if request.ask.text == "bad":  # type: ignore[attr-defined]
             raise ZeroDivisionError("of no use to a client")
         return advance(request, *rest)  # type: ignore[arg-type]
 

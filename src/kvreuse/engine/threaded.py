@@ -53,7 +53,8 @@ class AsyncEngine:
         """``on_step`` sees the deltas of every step, in the engine's thread, and must be quick.
 
         ``on_end`` gets what there is of every request that ends, also one that was aborted or
-        failed, on the event loop.
+        failed, on the event loop: after ``on_step`` has seen its last delta, and before its reader
+        gets it.
         """
         self._engine = engine
         self._on_step, self._on_end = on_step, on_end
@@ -176,6 +177,7 @@ class AsyncEngine:
         finally:
             with self._gate:
                 self._closed = True
+            self._send()
             while not self._orders.empty():
                 order = self._orders.get()
                 if order is not None:
@@ -202,9 +204,20 @@ class AsyncEngine:
             self._suspects.difference_update(self._engine.suspects)
         if self._on_step is not None:
             self._on_step(deltas)
+        self._send()
+
+    def _send(self) -> None:
+        """Deliver the deltas of the step."""
         if self._post:
-            self._tell(_deliver, self._post)
+            self._tell(self._deliver, self._post)
             self._post = []
+
+    def _deliver(self, deltas: Sequence[tuple[Inbox, Delta]]) -> None:
+        """On the event loop: put deltas where they are waited for."""
+        for inbox, delta in deltas:
+            if delta.output is not None and self._on_end is not None:
+                self._on_end(delta.output)
+            inbox.put_nowait(delta)
 
     def _blame(self, error: Exception) -> None:
         """A step failed: end the request that it served, or serve them one by one."""
@@ -221,7 +234,6 @@ class AsyncEngine:
             if delta.output is not None:
                 self._inboxes.pop(delta.request_id, None)
                 self._suspects.discard(delta.request_id)
-                self._end(delta.output)
             if delta.output is not None or not inbox.last_only:
                 self._post.append((inbox, delta))
 
@@ -229,10 +241,10 @@ class AsyncEngine:
         self._inboxes[inbox.request_id] = inbox
 
     def _abort(self, request_id: str) -> None:
-        output = self._remove(request_id)
         inbox = self._inboxes.pop(request_id, None)
+        output = self._remove(request_id)
         if output is not None and inbox is not None:
-            self._tell(_deliver, [(inbox, Delta(request_id, "", (), output))])
+            self._tell(inbox.put_nowait, Delta(request_id, "", (), output))
 
     def _drop(self, inbox: Inbox) -> None:
         """Nobody reads ``inbox`` any more."""
@@ -253,13 +265,9 @@ class AsyncEngine:
         """Take a request out of the engine; what there is of it."""
         self._suspects.discard(request_id)
         output = self._engine.abort(request_id)
-        if output is not None:
-            self._end(output)
-        return output
-
-    def _end(self, output: RequestOutput) -> None:
-        if self._on_end is not None:
+        if output is not None and self._on_end is not None:
             self._tell(self._on_end, output)
+        return output
 
 
 def _settle(future: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:
@@ -270,9 +278,3 @@ def _settle(future: asyncio.Future[T], result: T | None, error: BaseException | 
         future.set_exception(error)
     else:
         future.set_result(result)  # type: ignore[arg-type]  # None only where T has it
-
-
-def _deliver(deltas: Sequence[tuple[Inbox, Delta]]) -> None:
-    """Put the deltas of a step where they are waited for."""
-    for inbox, delta in deltas:
-        inbox.put_nowait(delta)

@@ -9,9 +9,10 @@ from starlette.requests import ClientDisconnect, Request
 
 from kvreuse.server.disconnect import ClientGoneError
 from kvreuse.server.errors import APIError, invalid
-from kvreuse.server.schema.fields import Body
+from kvreuse.server.schema.fields import ModelBody
+from kvreuse.server.service import Service
 
-B = TypeVar("B", bound=Body)
+B = TypeVar("B", bound=ModelBody)
 
 
 async def read(request: Request, limit: int) -> bytes:
@@ -38,8 +39,19 @@ async def read(request: Request, limit: int) -> bytes:
     return b"".join(parts)
 
 
+async def receive(request: Request, service: Service, model: type[B]) -> tuple[B, int]:
+    """The body as one of ``model``, and its size in bytes.
+
+    APIError where it is too large or not one, or names another model than the one served.
+    """
+    raw = await read(request, service.config.max_body_bytes)
+    asked = await service.prepare(len(raw), lambda: parse(model, raw))
+    service.check_model(asked.model)
+    return asked, len(raw)
+
+
 def parse(model: type[B], body: bytes) -> B:
-    """The body as one of ``model``. APIError, naming what is wrong first."""
+    """The body as one of ``model``. APIError with the first thing that is wrong."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:

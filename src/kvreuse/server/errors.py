@@ -40,6 +40,13 @@ class APIError(KVReuseError):
         return error_body(self.status, str(self), code=self.code, param=self.param)
 
 
+def shutting_down() -> APIError:
+    """The refusal of a server that shuts down."""
+    return APIError(
+        503, "the server is shutting down", code="shutting_down", headers={"retry-after": "5"}
+    )
+
+
 def error_body(
     status: int, message: str, *, code: str | None = None, param: str | None = None
 ) -> dict[str, Any]:

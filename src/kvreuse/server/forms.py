@@ -9,7 +9,7 @@ from kvreuse.llm import LLM
 from kvreuse.server.errors import APIError
 from kvreuse.server.schema.chat import ChatRequest, ToolChoice
 from kvreuse.server.schema.fields import ResponseFormat, Sampling, Structure
-from kvreuse.server.tool_choice import forced_call, needs_special_tokens
+from kvreuse.server.tools.choice import forced_call, needs_special_tokens
 
 
 def form_of(asked: Sampling, llm: LLM) -> StructuredOutputs | None:
@@ -23,8 +23,7 @@ def form_of(asked: Sampling, llm: LLM) -> StructuredOutputs | None:
 def chat_form(asked: ChatRequest, llm: LLM) -> StructuredOutputs | None:
     """The same for a chat, in which a tool may have to be called."""
     form, choice = _asked(asked), asked.tool_choice
-    forced = isinstance(choice, ToolChoice) or choice == "required"
-    if choice is None or not forced or llm.chat_template is None:
+    if choice is None or not _forces_call(choice) or llm.chat_template is None:
         return _ready(form, llm)
     if form is not None:
         message = "give one of a tool that must be called and a form of the answer"
@@ -46,13 +45,19 @@ def skips_special_tokens(asked: ChatRequest, llm: LLM) -> bool | None:
     return asked.skip_special_tokens
 
 
-def has_form(asked: Sampling) -> bool:
-    """Whether there may be a form to be made ready."""
-    return (
-        asked.structured_outputs is not None
-        or asked.response_format is not None
-        or getattr(asked, "tool_choice", None) is not None
-    )
+def compiles_form(asked: Sampling) -> bool:
+    """Whether ``form_of`` compiles a grammar."""
+    wanted = asked.response_format
+    return asked.structured_outputs is not None or (wanted is not None and wanted.type != "text")
+
+
+def compiles_chat_form(asked: ChatRequest) -> bool:
+    """Whether ``chat_form`` compiles a grammar. A choice that forces no call needs none."""
+    return compiles_form(asked) or _forces_call(asked.tool_choice)
+
+
+def _forces_call(choice: str | ToolChoice | None) -> bool:
+    return isinstance(choice, ToolChoice) or choice == "required"
 
 
 def _ready(form: StructuredOutputs | None, llm: LLM) -> StructuredOutputs | None:

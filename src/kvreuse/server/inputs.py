@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -45,11 +46,11 @@ class Inputs:
         return Ask(prompt, text=text, cache_salt=salt, request_id=new_id(), **fields)
 
     def check(self, ask: Ask) -> Ask:
-        """``ask``, which can be served. RequestError, with the numbers, where it never could."""
+        """``ask`` with its tokens as int32. RequestError, with the numbers, if it can never fit."""
         ids = checked_ids(ask.token_ids, self._llm.spec.vocab_size)
         limit = self._llm.engine.max_model_len
         room_for_answer(len(ids), ask.params.max_tokens, limit, self._llm.pool)
-        return ask
+        return dataclasses.replace(ask, token_ids=ids)
 
     def any(self, asked: AnyPrompt, salt: str | None, **fields: Any) -> Ask:
         """Either."""

@@ -15,11 +15,13 @@ from kvreuse.server.config import ServerConfig
 from kvreuse.server.service import Service
 
 _GRACE = 5.0
-"""Seconds beyond --shutdown-timeout that connections get to say goodbye."""
+"""Seconds beyond --shutdown-timeout that connections get to close."""
+_LAST_WORDS = 2.0
+"""Seconds that replies get after a second Ctrl-C, to send the error that they end with."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, which lets answers finish before it closes."""
+    """uvicorn's server, which lets answers finish before it closes."""
 
     def __init__(
         self, app: Starlette, config: ServerConfig, *, on_listening: Callable[[int], None]
@@ -48,12 +50,14 @@ class Server(uvicorn.Server):
             self._on_listening(self.servers[0].sockets[0].getsockname()[1])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen no more; what is under way finishes, or is ended when its time is up."""
+        """Stop listening; answers under way finish within --shutdown-timeout, or are aborted."""
         service: Service = self._app.state.service
         draining = asyncio.create_task(service.drain())
         await super().shutdown(sockets)
-        if self.force_exit:  # a second Ctrl-C: the engine's thread must end even so
+        if self.force_exit:  # a second Ctrl-C: the engine's thread must still be ended
             await self.lifespan.shutdown()
+            if tasks := self.server_state.tasks:  # they send their errors
+                await asyncio.wait(set(tasks), timeout=_LAST_WORDS)
         draining.cancel()
         await asyncio.gather(draining, return_exceptions=True)
 

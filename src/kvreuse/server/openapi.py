@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
 from kvreuse.server.endpoints import ENDPOINTS, Endpoint
+from kvreuse.server.framing import SSE
 from kvreuse.server.schema.replies import ErrorReply
 from kvreuse.server.state import own_version
 
@@ -50,7 +51,7 @@ def document(names: Sequence[str], *, keyed: bool) -> dict[str, Any]:
 
 
 def _event(data: dict[str, Any]) -> dict[str, Any]:
-    """A server-sent event whose text is JSON that ``data`` describes, or says that it was all."""
+    """A server-sent event whose text is JSON of the schema ``data``, or ``[DONE]``."""
     text = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
     return {
         "type": "object",
@@ -66,11 +67,14 @@ def _operation(endpoint: Endpoint, refs: dict[Any, Any], names: Sequence[str]) -
     elif endpoint.path == "/":
         content = {"text/html": {"schema": {"type": "string"}}}
     if endpoint.event is not None:
-        content["text/event-stream"] = {"itemSchema": _event(refs[endpoint.event])}
+        item = refs[endpoint.event]
+        if endpoint.stream_type == SSE.media_type:
+            item = _event(item)
+        content[endpoint.stream_type] = {"itemSchema": item}
     error = {"content": {"application/json": {"schema": refs[ErrorReply]}}}
     operation: dict[str, Any] = {
         "summary": endpoint.summary,
-        "operationId": endpoint.handler.__name__,
+        "operationId": endpoint.operation,
         "responses": {
             "200": {"description": "It worked.", "content": content},
             "4XX": {"description": "The request is wrong, or comes too soon.", **error},

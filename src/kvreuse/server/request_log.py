@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ class Origin:
     """Where a request came from."""
 
     route: str
-    model: str
     http_id: str
+    """The id of the HTTP reply; empty where it has none."""
     prompt_cache_key: str | None = None
     user: str | None = None
 
@@ -27,14 +28,18 @@ class Origin:
 class RequestLog:
     """Appends to a file, a line as soon as a request has ended."""
 
-    def __init__(self, path: str, *, log_prompts: bool) -> None:
-        """OSError where the file cannot be written."""
+    def __init__(self, path: str, model: str, *, log_prompts: bool) -> None:
+        """``model`` is the name of the model. OSError where the file cannot be written."""
         self._file = Path(path).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115
+        self._model = model
         self._log_prompts = log_prompts
+        self._lock = threading.Lock()
 
     def write(self, output: RequestOutput, origin: Origin, salt: str | None) -> None:
-        """One line."""
-        self._file.write(json.dumps(record(output, origin, salt, text=self._log_prompts)) + "\n")
+        """Append one line. Threads may do so at once."""
+        line = record(output, origin, salt, self._model, text=self._log_prompts)
+        with self._lock:
+            self._file.write(json.dumps(line) + "\n")
 
     def close(self) -> None:
         """No more lines."""
@@ -42,7 +47,7 @@ class RequestLog:
 
 
 def record(
-    output: RequestOutput, origin: Origin, salt: str | None, *, text: bool
+    output: RequestOutput, origin: Origin, salt: str | None, model: str, *, text: bool
 ) -> dict[str, Any]:
     """What a line says; lengths in tokens, times in seconds. ``text``: prompt and answers too."""
     took, miss = output.metrics, output.miss
@@ -51,7 +56,7 @@ def record(
         "id": output.request_id,
         "http_id": origin.http_id,
         "route": origin.route,
-        "model": origin.model,
+        "model": model,
         "cache_salt": None if salt is None else _name_of(salt),
         "prompt_cache_key": origin.prompt_cache_key,
         "user": origin.user,

@@ -39,8 +39,8 @@ async def health(request: Request) -> Response:
 async def ready(request: Request) -> Response:
     """Whether a request would be taken now."""
     service: Service = request.app.state.service
-    full = service.pending >= service.capacity
-    closed = service.draining or not service.engine.alive
+    full = service.seats.taken >= service.seats.capacity
+    closed = service.seats.closed or not service.engine.alive
     status = "shutting down" if closed else "the queue is full" if full else "ok"
     return JSONResponse(_state(service, status), 503 if closed or full else 200)
 

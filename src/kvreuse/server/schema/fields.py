@@ -23,6 +23,12 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
+class ModelBody(Body):
+    """The body of a request that may name the model."""
+
+    model: str | None = None
+
+
 class Retain(Body):
     """How soon a request is served, and how long its pages stay once it has ended."""
 
@@ -85,10 +91,9 @@ class StreamOptions(Body):
     include_obfuscation: bool | None = Field(None, description="Taken, and without effect.")
 
 
-class Sampling(Body):
-    """How an answer is generated, and what of it is told; OpenAI's fields and vLLM's."""
+class Sampling(ModelBody):
+    """How answers are generated, and what replies contain; OpenAI's fields and vLLM's."""
 
-    model: str | None = None
     n: int | None = Field(None, ge=1, le=128)
     temperature: float | None = Field(None, ge=0, le=1e6)
     top_p: float | None = Field(None, gt=0, le=1)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kvreuse.server.schema.chat import ChatRequest
 from kvreuse.server.schema.replies import CalledTool
-from kvreuse.server.tools import ToolCall, ToolCallParser
+from kvreuse.server.tools.parser import ToolCall, ToolCallParser
 from kvreuse.text.chat import ChatTemplate
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from kvreuse.api.structured_outputs import StructuredOutputs
 from kvreuse.engine.answer.guide.grammars import JSON_STYLE
 from kvreuse.errors import RequestError
-from kvreuse.server.tool_formats import ToolFormat, tool_format
+from kvreuse.server.tools.formats import ToolFormat, tool_format
 from kvreuse.text.tokenizer import Tokenizer
 
 Tools = Sequence[Mapping[str, Any]]

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kvreuse.engine.answer.detokenize import held_length
-from kvreuse.server.json_extent import JsonExtent
-from kvreuse.server.tool_formats import ToolFormat, tool_format
+from kvreuse.server.tools.formats import ToolFormat, tool_format
+from kvreuse.server.tools.json_extent import JsonExtent
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
