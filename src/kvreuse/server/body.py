@@ -1,4 +1,4 @@
-"""The body of a request: read within its limit, checked, and never trusted."""
+"""The body of a request: read up to a limit, and validated."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ B = TypeVar("B", bound=ModelBody)
 
 
 async def read(request: Request, limit: int) -> bytes:
-    """The bytes, at most ``limit``. APIError for more, and for what is no JSON by its headers;
-    ClientGoneError where they end too early."""
+    """The bytes, at most ``limit``. APIError for more, and where the headers say it is not JSON;
+    ClientGoneError where the client disconnects before the end."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         message = "the body must be JSON: send it with Content-Type: application/json"
@@ -59,6 +59,6 @@ def parse(model: type[B], body: bytes) -> B:
 
 
 def too_large(limit: int) -> APIError:
-    """More bytes than the server takes."""
+    """The error for a body with more than ``limit`` bytes."""
     message = f"the body has more than the {limit} bytes that this server takes (--max-body-size)"
     return APIError(413, message, code="body_too_large", headers={"connection": "close"})

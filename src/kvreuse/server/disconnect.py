@@ -1,4 +1,4 @@
-"""Clients that go away: what is done for them ends at once."""
+"""Disconnects: the work for a client is cancelled when it disconnects."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ T = TypeVar("T")
 
 
 class ClientGoneError(Exception):
-    """Nobody waits for the reply any more."""
+    """The client has disconnected."""
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of ``work``, which is cancelled when the client goes. The body must be read."""
+    """The result of ``work``, which is cancelled when the client disconnects. The body
+    must have been read."""
     return await _first(work, request.receive)
 
 

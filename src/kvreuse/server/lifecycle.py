@@ -1,4 +1,4 @@
-"""From a loaded model to a port, and from SIGTERM to the end of the last answer."""
+"""Listening on a port, serving, and shutting down in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Server(uvicorn.Server):
     def __init__(
         self, app: Starlette, config: ServerConfig, *, on_listening: Callable[[int], None]
     ) -> None:
-        """``on_listening`` is told the port once requests are taken."""
+        """``on_listening`` is called with the port once the server listens."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -63,7 +63,7 @@ class Server(uvicorn.Server):
 
 
 def listen(config: ServerConfig) -> socket.socket:
-    """The socket, bound before minutes go into loading a model. OSError where it cannot be."""
+    """A bound socket, made before the model is loaded. OSError where the address is taken."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     # asyncio turns Nagle's algorithm off, which costs 40 ms a reply, only where it sees TCP named.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -83,7 +83,7 @@ def serve(
     *,
     on_listening: Callable[[int], None],
 ) -> None:
-    """Serve until SIGINT, which then raises KeyboardInterrupt, or SIGTERM: an end in order."""
+    """Serve until SIGTERM, or SIGINT, which raises KeyboardInterrupt once all is shut down."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(0)

@@ -1,4 +1,4 @@
-"""The OpenAPI document, out of the table of routes and the types that check their bodies."""
+"""The OpenAPI document, made from the table of routes and the types of bodies and replies."""
 
 from __future__ import annotations
 

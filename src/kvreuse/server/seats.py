@@ -53,7 +53,7 @@ class Seats:
         await self._empty.wait()
 
     def _wait(self) -> int:
-        """Seconds until there may be room: those that a request took so far, for all in front."""
+        """An estimate of the seconds until there is room, from the rate of requests so far."""
         rate = self._finished() / max(time.monotonic() - self._start, 1e-3)
         excess = max(1, self.taken - self._at_once)
         return max(1, min(60, round(excess / rate) if rate else 1))

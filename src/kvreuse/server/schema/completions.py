@@ -1,4 +1,4 @@
-"""The bodies of completions, and of what else takes a prompt as it is."""
+"""The bodies of completions, and of other routes that take a plain prompt."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class AnyPrompt(ModelBody):
     chat_template_kwargs: dict[str, Any] | None = None
 
     def given(self) -> list[Any]:
-        """What was given; it must be one."""
+        """The forms of the prompt that were given; there must be one."""
         return [one for one in (self.prompt, self.messages) if one is not None]
 
     @model_validator(mode="after")
@@ -96,7 +96,7 @@ class TokenizeRequest(AnyPrompt):
     return_token_strs: bool | None = None
 
     def given(self) -> list[Any]:
-        """What was given; it must be one."""
+        """The forms of the prompt that were given; there must be one."""
         return [one for one in (self.prompt, self.messages, self.content) if one is not None]
 
     @model_validator(mode="after")
