@@ -37,6 +37,8 @@ class Endpoint:
     """The events of its streams; None: it has no streams."""
     stream_type: str = ""
     """The media type of its streams."""
+    failure: Any = replies.ErrorReply
+    """Its errors."""
 
     @classmethod
     def of(cls, dialect: type[Dialect[Any]]) -> Endpoint:
@@ -51,6 +53,7 @@ class Endpoint:
             dialect.name,
             dialect.event,
             dialect.framing.media_type,
+            dialect.failure,
         )
 
     @property

@@ -10,7 +10,6 @@ from pydantic.json_schema import JsonSchemaMode
 
 from kvreuse.server.endpoints import ENDPOINTS, Endpoint
 from kvreuse.server.framing import SSE
-from kvreuse.server.schema.replies import ErrorReply
 from kvreuse.server.state import own_version
 
 _REF = "#/components/schemas/{model}"
@@ -23,7 +22,7 @@ def document(names: Sequence[str], *, keyed: bool) -> dict[str, Any]:
         for kind in dict.fromkeys(
             kind
             for endpoint in ENDPOINTS
-            for kind in (endpoint.body, endpoint.reply, endpoint.event, ErrorReply)
+            for kind in (endpoint.body, endpoint.reply, endpoint.event, endpoint.failure)
             if kind is not None
         )
     ]
@@ -71,7 +70,7 @@ def _operation(endpoint: Endpoint, refs: dict[Any, Any], names: Sequence[str]) -
         if endpoint.stream_type == SSE.media_type:
             item = _event(item)
         content[endpoint.stream_type] = {"itemSchema": item}
-    error = {"content": {"application/json": {"schema": refs[ErrorReply]}}}
+    error = {"content": {"application/json": {"schema": refs[endpoint.failure]}}}
     operation: dict[str, Any] = {
         "summary": endpoint.summary,
         "operationId": endpoint.operation,

@@ -15,6 +15,7 @@ from kvreuse.server.framing import SSE, Framing
 from kvreuse.server.inputs import Inputs
 from kvreuse.server.request_log import Origin
 from kvreuse.server.schema.fields import ModelBody
+from kvreuse.server.schema.replies import ErrorReply
 
 B = TypeVar("B", bound=ModelBody)
 
@@ -72,6 +73,8 @@ class Dialect(ABC, Generic[B]):
     """The type of a whole reply."""
     event: ClassVar[Any]
     """The type of an event."""
+    failure: ClassVar[Any] = ErrorReply
+    """The type of an error."""
     framing: ClassVar[Framing] = SSE
     """How events are written."""
 
@@ -98,5 +101,5 @@ class Dialect(ABC, Generic[B]):
         """The replies to ``asks``, which are those of ``asked``."""
 
     def error(self, error: APIError) -> Object:
-        """An error as a reply, and as the last event of a stream."""
+        """An error as a reply, and as the last event of a stream; of the type ``failure``."""
         return error.body()
