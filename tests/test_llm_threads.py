@@ -184,9 +184,12 @@ def test_an_engine_refuses_a_second_thread() -> None:
 
 async def _with_async(llm: LLM) -> None:
     async with AsyncEngine(llm.engine) as engine:
+        stream = engine.stream(Ask(PROMPTS[0], PARAMS))
+        await anext(stream)
         with pytest.raises(EngineUseError, match="belongs to an AsyncEngine"):
-            llm.generate(PROMPTS[0], PARAMS)
-        await engine.answer(Ask(PROMPTS[0], PARAMS))
+            llm.generate(PROMPTS[1], PARAMS)
+        async for _ in stream:
+            pass
 
 
 def test_an_engine_that_an_async_engine_has_is_its_alone(llm: LLM) -> None:

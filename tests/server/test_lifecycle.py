@@ -18,6 +18,7 @@ import httpx
 import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from kvreuse.engine.threaded import AsyncEngine
 from kvreuse.llm import LLM
 from kvreuse.server.config import ServerConfig
 
@@ -111,12 +112,92 @@ def test_replies_do_not_wait_for_acknowledgements(
 
 def test_while_it_ends_nothing_new_is_taken(llm: LLM) -> None:
     with running(llm) as server, server.http() as http:
-        server.app.state.service.draining = True
+        server.app.state.service.seats.closed = True
         reply = http.post("/v1/completions", json=LONG)
         assert reply.status_code == 503
         assert reply.json()["error"]["code"] == "shutting_down"
         assert http.get("/ready").status_code == 503
         assert http.get("/health").status_code == 200
+
+
+def last_error(lines: Iterator[str]) -> object:
+    """The code of the error that a stream ends with."""
+    *_, last = [line for line in lines if line]
+    return json.loads(last.removeprefix("data: "))["error"]["code"]
+
+
+def test_a_second_interrupt_ends_streams_with_an_error(llm: LLM) -> None:
+    replies: list[httpx.Response] = []
+    with running(llm) as server, server.http() as http, server.http() as other:
+        asking = threading.Thread(
+            target=lambda: replies.append(other.post("/v1/completions", json=LONG))
+        )
+        asking.start()
+        with http.stream("POST", "/v1/completions", json={**LONG, "stream": True}) as reply:
+            lines = reply.iter_lines()
+            next(lines)
+            wait_until(lambda: llm.engine.num_running == 2)
+            server.server.should_exit = server.server.force_exit = True
+            assert last_error(lines) == "shutting_down"
+        asking.join()
+    assert replies[0].status_code == 503
+    assert replies[0].json()["error"]["code"] == "shutting_down"
+    assert not llm.engine.has_unfinished
+
+
+def test_what_does_not_finish_in_time_is_aborted_at_once(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders: list[tuple[str, ...]] = []
+    abort = AsyncEngine.abort
+
+    async def watched(self: AsyncEngine, *request_ids: str) -> None:
+        orders.append(request_ids)
+        await abort(self, *request_ids)
+
+    monkeypatch.setattr(AsyncEngine, "abort", watched)
+    replies: list[httpx.Response] = []
+    with running(llm, ServerConfig(shutdown_timeout=0)) as server, server.http() as http:
+        body = {**LONG, "prompt": ["One", "Two", "Three", "Four", "Five"]}
+        asking = threading.Thread(
+            target=lambda: replies.append(http.post("/v1/completions", json=body))
+        )
+        asking.start()
+        wait_until(lambda: llm.engine.num_running == 5)
+        server.server.should_exit = True
+        asking.join()
+    assert replies[0].json()["error"]["code"] == "shutting_down"
+    assert [len(one) for one in orders] == [5]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_dead_engine_is_not_the_clients_fault(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = llm.engine.counters.steps
+    step = llm.engine.step
+
+    def die(*arguments: object) -> object:
+        if llm.engine.counters.steps >= steps + 3:
+            raise SystemExit
+        return step(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(llm.engine, "step", die)
+    with running(llm) as server, server.http() as http:
+        with http.stream("POST", "/v1/completions", json={**LONG, "stream": True}) as reply:
+            assert reply.status_code == 200
+            assert last_error(reply.iter_lines()) == "engine_closed"
+        for path, body in (
+            ("/v1/completions", LONG),
+            ("/v1/completions", {**LONG, "stream": True}),
+            ("/v1/cache/lookup", {"prompt": "The sea"}),
+            ("/v1/cache/prefill", {"prompt": "The sea"}),
+            ("/reset_prefix_cache", {}),
+        ):
+            refused = http.post(path, json=body)
+            assert refused.status_code == 503, path
+            assert refused.json()["error"]["code"] == "engine_closed"
+            assert refused.headers["retry-after"] == "5"
+        for path in ("/v1/cache", "/health", "/ready"):
+            assert http.get(path).status_code == 503
 
 
 def test_a_step_that_hangs_is_seen(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +232,7 @@ def test_a_failure_inside_is_nobody_elses(
     advance = llm.engine._advance
 
     def fail(request: object, *rest: object) -> object:
-        if request.prompt == "bad":  # type: ignore[attr-defined]
+        if request.ask.text == "bad":  # type: ignore[attr-defined]
             raise ZeroDivisionError("of no use to a client")
         return advance(request, *rest)  # type: ignore[arg-type]
 

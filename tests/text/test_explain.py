@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 import kvreuse
 from kvreuse import LLM, SamplingParams
-from kvreuse.api.miss import CACHED_TOKENS, Miss, Reason
+from kvreuse.api.miss import CACHED_TOKENS, Miss, Reason, Words
 
 PARAMS = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
 RULES = "You answer questions about the harbour, its ships, its tides and its people. "
@@ -81,3 +82,26 @@ def test_counters_by_reason(llm: LLM) -> None:
     assert plain["misses.diverged"] == 1
     assert plain["lost_tokens.cold"] == lost[0].lost_tokens
     assert plain["misses.evicted"] == 0
+
+
+def test_reading_one_miss_does_not_wait_for_another() -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def slowly() -> Words:
+        inside.set()
+        go_on.wait(30)
+        return Words(part="message 1 (user)")
+
+    slow = Miss(Reason.COLD, 5, read=slowly)
+    reading = threading.Thread(target=lambda: slow.words)
+    reading.start()
+    inside.wait(30)
+    found: list[str | None] = []
+    other = threading.Thread(
+        target=lambda: found.append(Miss(Reason.COLD, 7, read=lambda: Words(part="template")).part)
+    )
+    other.start()
+    other.join(10)
+    assert found == ["template"]
+    go_on.set()
+    reading.join()

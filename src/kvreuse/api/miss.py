@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -47,8 +46,8 @@ class Words(NamedTuple):
 class Miss:
     """Where reuse of a prompt ended, and why.
 
-    The cache says it in tokens. What these read is worked out when somebody asks for it first,
-    in that one's thread: of a long chat it takes its time.
+    The cache says it in tokens. Their text is worked out when it is read first, in the thread that
+    reads it: for a long chat this may take a second.
     """
 
     reason: Reason
@@ -63,11 +62,11 @@ class Miss:
     lost_seconds: float | None = None
     """What computing them takes at the speed measured so far; None: nothing is measured yet."""
     read: Callable[[], Words] = dataclasses.field(default=Words, compare=False, repr=False)
-    """Works out ``words``."""
+    """Works out ``words``, and keeps them."""
 
-    @functools.cached_property
+    @property
     def words(self) -> Words:
-        """What the tokens around ``index`` read."""
+        """The text of the tokens around ``index``."""
         return self.read()
 
     @property

@@ -38,16 +38,18 @@ class EngineThread:
         *,
         always: bool,
         on_step: Callable[[Sequence[Delta]], None] | None = None,
+        on_put: Callable[[], None] | None = None,
         on_end: Callable[[RequestOutput], None] | None = None,
     ) -> None:
         """``always``: requests are served whether anybody wants it or not.
 
-        ``on_step`` sees the deltas of every step, ``on_end`` what there is of every request that
-        ends, also one that was aborted or failed; both on the thread.
+        ``on_step`` sees the deltas of every step before they are put into the inboxes, ``on_put``
+        is called after that, ``on_end`` gets the result of every request that ends, also of one
+        that was aborted or failed; all of them on the thread.
         """
         self._engine = engine
         self._always = always
-        self._on_step, self._on_end = on_step, on_end
+        self._on_step, self._on_put, self._on_end = on_step, on_put, on_end
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._gate = threading.Lock()  # of orders, so that none comes when the last was taken
         self._process = os.getpid()
@@ -125,30 +127,31 @@ class EngineThread:
 
     def submit(self, ask: Ask, inbox: Inbox) -> str:
         """Queue ``ask``, whose deltas go to ``inbox``; returns the request's id."""
+        if self._always:  # steps of another thread would serve its requests
+            self._engine.turn.claim()
 
         def sink(delta: Delta) -> None:
-            if delta.output is not None:
-                self._inboxes.pop(delta.request_id, None)
-                self._suspects.discard(delta.request_id)
-                self._end(delta.output)
             self._post.append((inbox, delta))
 
-        request_id = self._engine.submit(ask, sink).request_id
-        self._inboxes[request_id] = inbox
+        try:
+            request_id = self._engine.submit(ask, sink).request_id
+            self._inboxes[request_id] = inbox
+        finally:
+            self._release()
         return request_id
 
     def abort(self, request_id: str) -> None:
         """End a request; its inbox gets a last delta with what there is of the answer."""
         output = self._remove(request_id)
-        inbox = self._inboxes.pop(request_id, None)
+        inbox = self._pop(request_id)
         if output is not None and inbox is not None:
             inbox.put(Delta(request_id, "", (), output))
 
     def drop(self, request_id: str, inbox: Inbox) -> None:
         """Nobody reads ``inbox`` any more."""
         if self._inboxes.get(request_id) is inbox:
-            del self._inboxes[request_id]
             self._remove(request_id)
+            self._pop(request_id)
 
     def want(self, reader: Inbox) -> None:
         """``reader`` wants steps, until :meth:`content`."""
@@ -196,11 +199,17 @@ class EngineThread:
             return
         if self._suspects:
             self._suspects.difference_update(self._engine.suspects)
-        post, self._post = self._post, []
-        for inbox, delta in post:  # only now: who reads it may use the engine
-            inbox.put(delta)
         if self._on_step is not None:
             self._on_step(deltas)
+        post, self._post = self._post, []
+        for inbox, delta in post:  # only now: who reads it may use the engine
+            if delta.output is not None:
+                self._pop(delta.request_id)
+                self._suspects.discard(delta.request_id)
+                self._end(delta.output)
+            inbox.put(delta)
+        if self._on_put is not None:
+            self._on_put()
 
     def _blame(self, error: Exception) -> None:
         """A step failed: end the request that it served, or serve them one by one."""
@@ -216,9 +225,20 @@ class EngineThread:
         """These cannot go on: tell them."""
         for request_id in request_ids:
             self._remove(request_id)
-            inbox = self._inboxes.pop(request_id, None)
+            inbox = self._pop(request_id)
             if inbox is not None:
                 inbox.put(error)
+
+    def _pop(self, request_id: str) -> Inbox | None:
+        """The inbox of a request that is served no more."""
+        inbox = self._inboxes.pop(request_id, None)
+        self._release()
+        return inbox
+
+    def _release(self) -> None:
+        """Let other threads use the engine where it serves nothing of this one."""
+        if self._always and not self._inboxes:
+            self._engine.turn.owner = None
 
     def _remove(self, request_id: str) -> RequestOutput | None:
         """Take a request out of the engine; what there is of it."""

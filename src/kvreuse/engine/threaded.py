@@ -39,17 +39,19 @@ class AsyncEngine:
         """``on_step`` sees the deltas of every step, in the engine's thread, and must be quick.
 
         ``on_end`` gets what there is of every request that ends, also one that was aborted or
-        failed, on the event loop.
+        failed, on the event loop: after ``on_step`` has seen its last delta, and before its reader
+        gets it.
         """
-        self._engine = engine
-        self._on_step, self._on_end = on_step, on_end
-        self._thread = EngineThread(engine, always=True, on_step=self._stepped, on_end=self._ended)
+        self._on_end = on_end
+        self._thread = EngineThread(
+            engine, always=True, on_step=on_step, on_put=self._deliver, on_end=self._ended
+        )
         self._post: list[tuple[_Inbox, Delta]] = []  # the thread's: of a step, for the loop
 
     async def __aenter__(self) -> AsyncEngine:
-        """Start the thread, the only one that may use the engine from now on."""
+        """Start the thread. While it serves requests, no other may use the engine."""
         self._loop = asyncio.get_running_loop()
-        await self.call(self._claim)
+        await self.call(lambda: None)
         return self
 
     async def __aexit__(
@@ -61,7 +63,6 @@ class AsyncEngine:
         """Abort what is being served, let the step under way end, stop the thread."""
         self._thread.stop()
         await self._loop.run_in_executor(None, self._thread.join)
-        self._engine.turn.owner = None
 
     @property
     def stalled(self) -> float:
@@ -137,9 +138,6 @@ class AsyncEngine:
         self._thread.order(obey)
         return await future
 
-    def _claim(self) -> None:
-        self._engine.turn.claim()
-
     def _drop(self, inbox: _Inbox) -> None:
         """Nobody reads ``inbox`` any more."""
 
@@ -153,11 +151,6 @@ class AsyncEngine:
     def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
         """Call something on the event loop, from the thread."""
         self._loop.call_soon_threadsafe(call, *arguments)
-
-    def _stepped(self, deltas: Sequence[Delta]) -> None:
-        if self._on_step is not None:
-            self._on_step(deltas)
-        self._deliver()
 
     def _deliver(self) -> None:
         """Have the loop put what there is for its readers where they wait for it."""

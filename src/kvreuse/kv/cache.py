@@ -246,7 +246,7 @@ class KVCache:
         return self._evict(self.num_evictable)
 
     def prefixes(self, limit: int) -> list[Prefix]:
-        """The ``limit`` prefixes with most pages; only the pages that these share are looked at."""
+        """The ``limit`` prefixes with most pages, largest first, at a cost that has a bound."""
         counts, hits = self.pool.counts_by_page, self._evictor.hits
         return census(self._index, counts, hits, self.promises.pinned, limit)
 

@@ -61,13 +61,19 @@ class PrefixIndex:
     def __init__(self, space: bytes, num_pages: int, page_size: int, digest: Hash = sha256) -> None:
         """``space`` is the namespace of all ``num_pages`` pages, ``page_size`` tokens fill one."""
         self._digest = digest
+        self.page_size = page_size
         self._page_bytes = page_size * TOKEN_BYTES
         self._siblings = Siblings(num_pages, page_size)
         self._roots = Roots(space, self._siblings, digest)
-        self._all_lengths = np.frombuffer(self._siblings.lengths, dtype=np.int32)
         self._parents = array("i", [NONE]) * num_pages
         self._tops = array("i", [NONE]) * num_pages  # of the tree of a page's children
         self._depths = array("i", [0]) * num_pages
+        self.lengths_array: Pages = np.frombuffer(self._siblings.lengths, dtype=np.int32)
+        """``lengths`` as an array."""
+        self.parents_array: Pages = np.frombuffer(self._parents, dtype=np.int32)
+        """int32[num_pages]: the node that each page of the index continues."""
+        self.depths_array: Pages = np.frombuffer(self._depths, dtype=np.int32)
+        """``depths`` as an array."""
         self._keys = bytearray(KEY_BYTES * num_pages)  # zeros for a tail
         self._names = memoryview(self._keys).cast("Q")[:: KEY_BYTES // 8]
         self.sizes = SizesBelow(num_pages)
@@ -96,7 +102,7 @@ class PrefixIndex:
 
     def of(self, pages: Pages) -> Pages:
         """Those of ``pages`` that the index has, in their order."""
-        return pages[self._all_lengths[pages] > 0]
+        return pages[self.lengths_array[pages] > 0]
 
     def root(self, salt: str | None) -> Root:
         """Where sequences of ``salt`` start, made where there is no such place yet."""
@@ -110,13 +116,13 @@ class PrefixIndex:
         """Whether no page continues ``page``."""
         return self._tops[page] < 0
 
-    def only_child(self, page: int) -> bool:
-        """Whether at most one page continues ``page``."""
-        return self._siblings.alone(self._tops[page])
-
     def children(self, node: int) -> list[int]:
         """The pages that continue ``node``, in the order of their tokens."""
         return self._siblings.below(self._top(node))
+
+    def only_child(self, page: int) -> bool:
+        """Whether at most one page continues ``page``."""
+        return self._siblings.alone(self._tops[page])
 
     def first_child(self, page: int) -> int:
         """A page that continues ``page``, always the same one while there is no other change."""

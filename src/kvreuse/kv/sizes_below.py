@@ -18,6 +18,8 @@ class SizesBelow:
         self._pages = array("i", bytes(4 * num_pages))
         self._leaves = array("i", bytes(4 * num_pages))
         self._all_pages = np.frombuffer(self._pages, dtype=np.int32)
+        self.firsts_array = np.frombuffer(self._firsts, dtype=np.int32)
+        """int32[num_pages]: the first page before each page of the index."""
 
     def pages(self, first: int) -> int:
         """Pages from the first page ``first`` on; 0 where it is no first page."""
@@ -29,11 +31,13 @@ class SizesBelow:
 
     def largest(self, n: int) -> list[int]:
         """The ``n`` first pages with most pages, the largest first, of equal ones any."""
-        counts = self._all_pages
-        n = min(n, len(counts))
-        some = np.argpartition(counts, -n)[-n:] if n else counts[:0]
-        ordered = some[np.argsort(-counts[some], kind="stable")]
-        return [page for page in ordered.tolist() if counts[page]]
+        firsts = np.flatnonzero(self._all_pages)
+        counts = self._all_pages[firsts]
+        if n < len(firsts):
+            some = np.argpartition(counts, -n)[len(firsts) - n :]
+            firsts, counts = firsts[some], counts[some]
+        largest: list[int] = firsts[np.argsort(-counts, kind="stable")].tolist()
+        return largest
 
     def added(self, parent: int, page: int, *, branches: bool) -> None:
         """``page`` continues ``parent``, below zero for a root; ``branches``: others do, too."""

@@ -1,1 +1,1 @@
-"""``kvreuse serve``: the OpenAI API over one engine, honest about what it reused."""
+"""``kvreuse serve``: the OpenAI API over one engine; replies say what was reused."""

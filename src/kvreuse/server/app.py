@@ -71,5 +71,5 @@ def create_app(llm: LLM, config: ServerConfig, names: Sequence[str]) -> Starlett
 
 
 async def _nobody(request: Request, error: Exception) -> Response:
-    """A reply that nobody reads; 499 as nginx logs it."""
+    """The client has gone: nginx logs this as 499."""
     return Response(status_code=499)

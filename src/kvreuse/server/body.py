@@ -1,4 +1,4 @@
-"""The body of a request: read within its limit, checked, and never trusted."""
+"""The body of a request: read up to a limit, and validated."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from starlette.requests import ClientDisconnect, Request
 
 from kvreuse.server.disconnect import ClientGoneError
 from kvreuse.server.errors import APIError, invalid
-from kvreuse.server.schema.fields import Body
+from kvreuse.server.schema.fields import ModelBody
+from kvreuse.server.service import Service
 
-B = TypeVar("B", bound=Body)
+B = TypeVar("B", bound=ModelBody)
 
 
 async def read(request: Request, limit: int) -> bytes:
-    """The bytes, at most ``limit``. APIError for more, and for what is no JSON by its headers;
-    ClientGoneError where they end too early."""
+    """The bytes, at most ``limit``. APIError for more, and where the headers say it is not JSON;
+    ClientGoneError where the client disconnects before the end."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         message = "the body must be JSON: send it with Content-Type: application/json"
@@ -38,8 +39,19 @@ async def read(request: Request, limit: int) -> bytes:
     return b"".join(parts)
 
 
+async def receive(request: Request, service: Service, model: type[B]) -> tuple[B, int]:
+    """The body as one of ``model``, and its size in bytes.
+
+    APIError where it is too large or not one, or names another model than the one served.
+    """
+    raw = await read(request, service.config.max_body_bytes)
+    asked = await service.prepare(len(raw), lambda: parse(model, raw))
+    service.check_model(asked.model)
+    return asked, len(raw)
+
+
 def parse(model: type[B], body: bytes) -> B:
-    """The body as one of ``model``. APIError, naming what is wrong first."""
+    """The body as one of ``model``. APIError with the first thing that is wrong."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
@@ -47,6 +59,6 @@ def parse(model: type[B], body: bytes) -> B:
 
 
 def too_large(limit: int) -> APIError:
-    """More bytes than the server takes."""
+    """The error for a body with more than ``limit`` bytes."""
     message = f"the body has more than the {limit} bytes that this server takes (--max-body-size)"
     return APIError(413, message, code="body_too_large", headers={"connection": "close"})

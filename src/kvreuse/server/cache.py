@@ -1,8 +1,9 @@
-"""``/v1/cache``: what is resident, what would be, and how to change that."""
+"""``/v1/cache``: what is resident, what a prompt would find, and how to fill and empty it."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -11,55 +12,61 @@ from kvreuse.api.miss import Reason
 from kvreuse.api.outputs import RequestOutput
 from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.engine.bounds import checked_ids, room_for_answer
+from kvreuse.kv.cache import KVCache
 from kvreuse.kv.census import Prefix
 from kvreuse.kv.keys import token_ids
-from kvreuse.server import body, reuse
+from kvreuse.ops.batch import Int32Array
+from kvreuse.server import reuse
+from kvreuse.server.body import receive
 from kvreuse.server.disconnect import while_connected
 from kvreuse.server.errors import APIError
 from kvreuse.server.request_log import Origin
 from kvreuse.server.schema.cache import (
     CacheReply,
     LookupReply,
+    PoolReply,
     PrefillReply,
     PrefixReply,
     ResetReply,
 )
 from kvreuse.server.schema.completions import CachePrompt, PrefillRequest
-from kvreuse.server.service import Job, Service
+from kvreuse.server.service import Service, weight
 
 LISTED = 50
-"""Prefixes that are told at most."""
-_TOLD_TOKENS = 64  # of a prefix's text
+"""Prefixes that are listed at most."""
 
 
 async def show_cache(request: Request) -> Response:
     """The pool, the largest prefixes, and what was found and missed so far."""
     service: Service = request.app.state.service
-    prefixes = await service.engine.call(lambda: service.llm.cache.prefixes(LISTED))
-    return JSONResponse(_cache(service, prefixes))
+    cache = service.llm.cache
+    pool, prefixes = await service.engine.call(lambda: (_pool(cache), cache.prefixes(LISTED)))
+    # Only text takes long to make: of each prefix its first tokens.
+    size = sum(len(one.tokens) for one in prefixes) if service.config.log_prompts else 0
+    return await service.prepare(size, lambda: JSONResponse(_cache(service, pool, prefixes)))
 
 
 async def lookup(request: Request) -> Response:
-    """A dry run: how much of a prompt is resident, and whether the rest would fit now."""
+    """How much of a prompt is resident, and whether the rest would fit now; computes nothing."""
     service: Service = request.app.state.service
-    raw = await body.read(request, service.config.max_body_bytes)
-    asked = body.parse(CachePrompt, raw)
-    service.check_model(asked.model)
-    ask = await service.prepare(len(raw), lambda: service.inputs.any(asked, asked.cache_salt))
+    asked, size = await receive(request, service, CachePrompt)
     engine, cache = service.llm.engine, service.llm.cache
-    ids = checked_ids(ask.token_ids, service.llm.shape.vocab_size)
+
+    def make() -> tuple[str | None, Int32Array]:
+        ask = service.inputs.any(asked, asked.cache_salt)
+        return ask.cache_salt, checked_ids(ask.token_ids, service.llm.shape.vocab_size)
+
+    salt, ids = await service.prepare(size, make)
     room = room_for_answer(len(ids), asked.max_tokens or 1, engine.max_model_len, cache.pool)
     hit, available = await service.engine.call(
-        lambda: (cache.lookup(ids, ask.cache_salt), cache.num_available)
+        lambda: (cache.lookup(ids, salt), cache.num_available)
     )
     # The last token that is generated needs no room.
-    growth = cache.pool.layout.pages_for(len(ids) + room - 1) - cache.pool.layout.pages_for(
-        len(ids)
-    )
-    needed = hit.pages + growth
+    pages_for = cache.pool.layout.pages_for
+    needed = hit.pages + pages_for(len(ids) + room - 1) - pages_for(len(ids))
     reply: LookupReply = {
         "object": "cache.lookup",
-        **reuse.reuse(len(ids), hit.tokens, hit.miss),
+        **reuse.Found(len(ids), hit.tokens, hit.miss).reuse(),
         "needed_pages": needed,
         "available_pages": available,
         "fits": needed <= available,
@@ -68,33 +75,38 @@ async def lookup(request: Request) -> Response:
 
 
 async def prefill(request: Request) -> Response:
-    """Compute a prompt and keep it, so that what starts with it is answered sooner."""
+    """Compute a prompt and keep it, so that prompts which start with it are answered sooner."""
     service: Service = request.app.state.service
-    raw = await body.read(request, service.config.max_body_bytes)
-    asked = body.parse(PrefillRequest, raw)
-    service.check_model(asked.model)
-    fields = {
-        "params": SamplingParams(temperature=0, max_tokens=1),
-        "retention": asked.retention(),
-    }
+    asked, size = await receive(request, service, PrefillRequest)
+    params, retention = SamplingParams(temperature=0, max_tokens=1), asked.retention()
     ask = await service.prepare(
-        len(raw), lambda: service.inputs.any(asked, asked.cache_salt, **fields)
+        size,
+        lambda: service.inputs.check(
+            service.inputs.any(asked, asked.cache_salt, params=params, retention=retention)
+        ),
     )
     start = time.perf_counter()
-    job = Job(ask, Origin("/v1/cache/prefill", service.names[0], ""))
-    with service.seats(1):
-        output: RequestOutput = await while_connected(request, service.answer(job))
+    with service.seats.take(1):
+        output: RequestOutput = await while_connected(
+            request, service.answer(ask, Origin("/v1/cache/prefill", ""))
+        )
+    seconds = time.perf_counter() - start
+    return await service.prepare(
+        weight([output]), lambda: _prefilled(service.names[0], output, seconds)
+    )
+
+
+def _prefilled(model: str, output: RequestOutput, seconds: float) -> Response:
     usage = reuse.usage_of([output])
     usage["total_tokens"] -= usage["completion_tokens"]
-    usage["completion_tokens"] = 0  # the one token that it took is nobody's answer
+    usage["completion_tokens"] = 0  # the one token that was generated is no part of the reply
     reply: PrefillReply = {
         "object": "cache.prefill",
-        "model": service.names[0],
+        "model": model,
         "usage": usage,
-        "seconds": time.perf_counter() - start,
+        "seconds": seconds,
     }
-    told = {reuse.HEADER: reuse.header([reuse.reuse_of(output)])}
-    return JSONResponse(reply, headers=told)
+    return JSONResponse(reply, headers={reuse.HEADER: reuse.header([reuse.Found.of(output)])})
 
 
 async def reset(request: Request) -> Response:
@@ -119,22 +131,27 @@ async def reset(request: Request) -> Response:
     return JSONResponse(await service.engine.call(clear))
 
 
-def _cache(service: Service, prefixes: list[Prefix]) -> CacheReply:
-    engine, cache, pool = service.llm.engine, service.llm.cache, service.llm.pool
+def _pool(cache: KVCache) -> PoolReply:
+    pool = cache.pool
+    return {
+        "page_size": cache.page_size,
+        "page_bytes": pool.layout.page_bytes,
+        "total_pages": pool.num_pages,
+        "free_pages": pool.num_free,
+        "used_pages": pool.num_pages - cache.num_available,
+        "cached_pages": cache.num_evictable,
+        "pinned_pages": cache.num_pinned,
+    }
+
+
+def _cache(service: Service, pool: PoolReply, prefixes: Sequence[Prefix]) -> CacheReply:
+    engine, cache = service.llm.engine, service.llm.cache
     counters = engine.counters
     return {
         "object": "cache",
         "model": service.names[0],
         "enabled": cache.enabled,
-        "pool": {
-            "page_size": cache.page_size,
-            "page_bytes": pool.layout.page_bytes,
-            "total_pages": pool.num_pages,
-            "free_pages": pool.num_free,
-            "used_pages": pool.num_pages - cache.num_available,
-            "cached_pages": cache.num_evictable,
-            "pinned_pages": cache.num_pinned,
-        },
+        "pool": pool,
         "requests": {
             "running": engine.num_running,
             "waiting": engine.num_waiting,
@@ -164,7 +181,7 @@ def _cache(service: Service, prefixes: list[Prefix]) -> CacheReply:
 def _prefix(service: Service, prefix: Prefix) -> PrefixReply:
     text = None
     if service.config.log_prompts:
-        ids = token_ids(prefix.tokens)[:_TOLD_TOKENS]
+        ids = token_ids(prefix.tokens)
         text = service.llm.tokenizer.decode(ids, skip_special_tokens=False)
     return {
         "key": prefix.key.hex()[:12],

@@ -1,4 +1,4 @@
-"""Clients that go away: what is done for them ends at once."""
+"""Disconnects: the work for a client is cancelled when it disconnects."""
 
 from __future__ import annotations
 
@@ -15,24 +15,28 @@ T = TypeVar("T")
 
 
 class ClientGoneError(Exception):
-    """Nobody waits for the reply any more."""
+    """The client has disconnected."""
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of ``work``, which is cancelled when the client goes. The body must be read."""
+    """The result of ``work``, which is cancelled when the client disconnects. The body
+    must have been read."""
     return await _first(work, request.receive)
 
 
 class EventStream(Response):
-    """Server-sent events: ``first``, then those of ``events``, until they or the client end."""
-
-    media_type = "text/event-stream"
+    """A body in pieces: ``first``, then those of ``events``, until they or the client end."""
 
     def __init__(
-        self, first: bytes, events: AsyncGenerator[bytes, None], headers: Mapping[str, str]
+        self,
+        first: bytes,
+        events: AsyncGenerator[bytes, None],
+        media_type: str,
+        headers: Mapping[str, str],
     ) -> None:
-        """``events`` is closed at the end, whatever that is."""
-        super().__init__(b"", headers={"cache-control": "no-cache", **headers})
+        """``events`` is closed at the end, however the stream ends."""
+        headers = {"cache-control": "no-cache", **headers}
+        super().__init__(b"", headers=headers, media_type=media_type)
         del self.headers["content-length"]
         self._first = first
         self._events = events

@@ -1,4 +1,4 @@
-"""The routes: one table, out of which come the application and its OpenAPI document."""
+"""The routes: one table, from which the application and its OpenAPI document are made."""
 
 from __future__ import annotations
 
@@ -9,46 +9,63 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kvreuse.server import cache, chat, completions, page, state, tokens
+from kvreuse.server import cache, page, state, tokens
+from kvreuse.server.answering import handler
+from kvreuse.server.dialects.chat import ChatCompletions
+from kvreuse.server.dialects.completions import Completions
+from kvreuse.server.dialects.dialect import Dialect
 from kvreuse.server.schema import cache as cache_schema
 from kvreuse.server.schema import completions as completion_schema
 from kvreuse.server.schema import replies
-from kvreuse.server.schema.chat import ChatRequest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A route, the body that it takes and the reply that it gives; ``reply`` None is text."""
+    """A route, and the types of its body and its reply."""
 
     method: str
     path: str
     handler: Callable[[Request], Awaitable[Response]]
     summary: str
     reply: Any = None
+    """None: text."""
     body: Any = None
+    """None: it takes none."""
+    name: str = ""
+    """The id of the operation; empty: the handler's name."""
     event: Any = None
-    """What a stream of it consists of."""
+    """The events of its streams; None: it has no streams."""
+    stream_type: str = ""
+    """The media type of its streams."""
+    failure: Any = replies.ErrorReply
+    """Its errors."""
 
+    @classmethod
+    def of(cls, dialect: type[Dialect[Any]]) -> Endpoint:
+        """The route of a dialect."""
+        return cls(
+            "POST",
+            dialect.path,
+            handler(dialect),
+            dialect.summary,
+            dialect.whole,
+            dialect.body,
+            dialect.name,
+            dialect.event,
+            dialect.framing.media_type,
+            dialect.failure,
+        )
+
+    @property
+    def operation(self) -> str:
+        """The id of the operation."""
+        return self.name or self.handler.__name__
+
+
+DIALECTS: tuple[type[Dialect[Any]], ...] = (ChatCompletions, Completions)
 
 ENDPOINTS = (
-    Endpoint(
-        "POST",
-        "/v1/chat/completions",
-        chat.chat_completions,
-        "Answer a conversation.",
-        replies.ChatReply,
-        ChatRequest,
-        replies.ChatChunk,
-    ),
-    Endpoint(
-        "POST",
-        "/v1/completions",
-        completions.completions,
-        "Continue one prompt or many.",
-        replies.CompletionReply,
-        completion_schema.CompletionRequest,
-        replies.CompletionReply,
-    ),
+    *map(Endpoint.of, DIALECTS),
     Endpoint("GET", "/v1/models", state.models, "The model's names.", replies.ModelList),
     Endpoint("GET", "/v1/models/{model}", state.model, "One of them.", replies.ModelCard),
     Endpoint(

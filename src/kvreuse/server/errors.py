@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients read them: ``{"error": {message, type, param, code}}``."""
+"""Errors in OpenAI's form: ``{"error": {message, type, param, code}}``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 300  # characters of a message
 
 
 class APIError(KVReuseError):
-    """An answer that is an error."""
+    """A reply that is an error, with its HTTP status."""
 
     def __init__(
         self,
@@ -38,6 +38,13 @@ class APIError(KVReuseError):
     def body(self) -> dict[str, Any]:
         """The JSON."""
         return error_body(self.status, str(self), code=self.code, param=self.param)
+
+
+def shutting_down() -> APIError:
+    """The refusal of a server that shuts down."""
+    return APIError(
+        503, "the server is shutting down", code="shutting_down", headers={"retry-after": "5"}
+    )
 
 
 def error_body(
@@ -62,7 +69,7 @@ def shown(text: str) -> str:
 
 
 def as_api_error(error: BaseException) -> APIError:
-    """What ``error``, which came out of the engine, is to a client."""
+    """``error``, whatever raised it, as a client sees it."""
     if isinstance(error, APIError):
         return error
     if isinstance(error, ContextLengthError):
@@ -77,7 +84,7 @@ def as_api_error(error: BaseException) -> APIError:
 
 
 def invalid(error: ValidationError) -> APIError:
-    """The first thing that is wrong with a body."""
+    """The most important error of a body."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     first = max(found, key=lambda one: _WEIGHTS.get(one["type"], 0))
     kind, where = first["type"], _place(first["loc"])
@@ -96,7 +103,7 @@ def invalid(error: ValidationError) -> APIError:
 
 
 _WEIGHTS = {"json_invalid": 4, "extra_forbidden": 3, "literal_error": 2, "missing": 1}
-"""What is told first: what is unknown, then what is missing."""
+"""Of several errors the one with most weight is reported."""
 
 
 def _place(loc: Sequence[int | str]) -> str:
@@ -114,12 +121,12 @@ _BRANCHES = frozenset({"str", "int", "float", "bool", "constrained-str"})
 
 
 def respond(error: APIError) -> JSONResponse:
-    """The reply that an error becomes."""
+    """The reply for an error."""
     return JSONResponse(error.body(), error.status, error.headers)
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """Whatever a route raises."""
+    """The reply to an exception of a route."""
     if isinstance(error, HTTPException):
         words = {404: f"there is nothing at {request.url.path}", 405: "this method is not allowed"}
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)

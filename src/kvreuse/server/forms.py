@@ -1,4 +1,4 @@
-"""The form that an answer must have, out of the fields that may ask for one."""
+"""The form that an answer must have, from the fields of a body that may ask for one."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from kvreuse.llm import LLM
 from kvreuse.server.errors import APIError
 from kvreuse.server.schema.chat import ChatRequest, ToolChoice
 from kvreuse.server.schema.fields import ResponseFormat, Sampling, Structure
-from kvreuse.server.tool_choice import forced_call, needs_special_tokens
+from kvreuse.server.tools.choice import forced_call, needs_special_tokens
 
 
 def form_of(asked: Sampling, llm: LLM) -> StructuredOutputs | None:
-    """What ``response_format`` or ``structured_outputs`` asks for, ready to be followed.
+    """The form that ``response_format`` or ``structured_outputs`` asks for, compiled.
 
-    APIError for both, RequestError for a form that cannot be followed. It may take a moment.
+    APIError where both are given, RequestError for a form that cannot be followed. It may take
+    seconds.
     """
     return _ready(_asked(asked), llm)
 
 
 def chat_form(asked: ChatRequest, llm: LLM) -> StructuredOutputs | None:
-    """The same for a chat, in which a tool may have to be called."""
+    """The same for a chat, which ``tool_choice`` may force to call a tool."""
     form, choice = _asked(asked), asked.tool_choice
-    forced = isinstance(choice, ToolChoice) or choice == "required"
-    if choice is None or not forced or llm.chat_template is None:
+    if choice is None or not _forces_call(choice) or llm.chat_template is None:
         return _ready(form, llm)
     if form is not None:
         message = "give one of a tool that must be called and a form of the answer"
@@ -35,7 +35,7 @@ def chat_form(asked: ChatRequest, llm: LLM) -> StructuredOutputs | None:
 
 
 def skips_special_tokens(asked: ChatRequest, llm: LLM) -> bool | None:
-    """Whether the text leaves special tokens out: not where calls begin with one."""
+    """Whether the text leaves out special tokens. It must not where tool calls begin with one."""
     template = llm.chat_template
     if (
         asked.tools
@@ -46,17 +46,23 @@ def skips_special_tokens(asked: ChatRequest, llm: LLM) -> bool | None:
     return asked.skip_special_tokens
 
 
-def has_form(asked: Sampling) -> bool:
-    """Whether there may be a form to be made ready."""
-    return (
-        asked.structured_outputs is not None
-        or asked.response_format is not None
-        or getattr(asked, "tool_choice", None) is not None
-    )
+def compiles_form(asked: Sampling) -> bool:
+    """Whether ``form_of`` compiles a grammar."""
+    wanted = asked.response_format
+    return asked.structured_outputs is not None or (wanted is not None and wanted.type != "text")
+
+
+def compiles_chat_form(asked: ChatRequest) -> bool:
+    """Whether ``chat_form`` compiles a grammar. A choice that forces no call needs none."""
+    return compiles_form(asked) or _forces_call(asked.tool_choice)
+
+
+def _forces_call(choice: str | ToolChoice | None) -> bool:
+    return isinstance(choice, ToolChoice) or choice == "required"
 
 
 def _ready(form: StructuredOutputs | None, llm: LLM) -> StructuredOutputs | None:
-    """``form``, compiled here rather than between two steps of the engine."""
+    """``form``, compiled now, so that the engine's thread need not do it."""
     llm.engine.guides.guide(form)
     return form
 

@@ -1,4 +1,4 @@
-"""What every request passes before a route sees it: its host, and its key."""
+"""Checks of every request before its route: the Host header and the API key."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from kvreuse.server.config import LOOPBACK, ServerConfig
 from kvreuse.server.errors import APIError, respond
 
 OPEN = frozenset({"/", "/health", "/ready", "/version"})
-"""Paths that need no key: they tell nothing of anybody."""
+"""Paths that need no key: they reveal nothing about requests."""
 
 
 class Guard:
-    """Refuses names that are not this machine's, where only it is served, and wrong keys.
+    """Refuses wrong keys, and on a loopback address other host names than this machine's.
 
     A key is compared by its digest, with all keys, in a time that does not depend on them.
     """
 
     def __init__(self, app: ASGIApp, config: ServerConfig, keys: Sequence[str]) -> None:
-        """``keys`` empty: no key is needed."""
+        """No ``keys``: none is needed."""
         self._app = app
         self._digests = [_digest(key.encode()) for key in keys]
         trusting = config.loopback and not keys and "*" not in config.allow_host
@@ -52,7 +52,7 @@ class Guard:
     def _check_key(self, headers: Headers) -> None:
         scheme, _, key = headers.get("authorization", "").partition(" ")
         digest = _digest(key.strip().encode("latin-1", "replace"))
-        # All of them, so that the time tells nothing.
+        # Compare with all keys, so that the time reveals nothing.
         matches = sum([hmac.compare_digest(digest, known) for known in self._digests])
         if scheme.lower() != "bearer" or not matches:
             raise APIError(

@@ -1,7 +1,8 @@
-"""Prompts out of bodies: rendered, tokenised, and refused early where they can never fit."""
+"""Prompts from bodies: rendered, tokenised, and refused early where they can never fit."""
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,14 +16,14 @@ from kvreuse.server.schema.completions import AnyPrompt
 from kvreuse.text.tokenizer import check_unicode
 
 _LONGEST_TOKEN = 512
-"""Bytes of text that no token stands for more of, with room for normalisation."""
+"""No token stands for more bytes of text than this, normalisation included."""
 
 
 class Inputs:
-    """Makes prompts of what clients send. Its methods may be called from several threads."""
+    """Makes asks of texts, token ids and conversations. Threads may share it."""
 
     def __init__(self, llm: LLM) -> None:
-        """The template's mention of developers decides whether they are a system's."""
+        """Developers count as system where the template does not mention them."""
         self._llm = llm
         source = llm.chat_template.source if llm.chat_template is not None else ""
         self._knows_developer = "developer" in source
@@ -45,14 +46,14 @@ class Inputs:
         return Ask(prompt, text=text, cache_salt=salt, request_id=new_id(), **fields)
 
     def check(self, ask: Ask) -> Ask:
-        """``ask``, which can be served. RequestError, with the numbers, where it never could."""
+        """``ask`` with its tokens as int32. RequestError, with the numbers, if it can never fit."""
         ids = checked_ids(ask.token_ids, self._llm.shape.vocab_size)
         limit = self._llm.engine.max_model_len
         room_for_answer(len(ids), ask.params.max_tokens, limit, self._llm.pool)
-        return ask
+        return dataclasses.replace(ask, token_ids=ids)
 
     def any(self, asked: AnyPrompt, salt: str | None, **fields: Any) -> Ask:
-        """Either."""
+        """The ask of whichever of the two ``asked`` has."""
         if asked.messages is not None:
             return self.chat(asked.templated(), salt, **fields)
         assert asked.prompt is not None
@@ -74,5 +75,5 @@ class Inputs:
 
 
 def new_id() -> str:
-    """An id for a request; what samples without a seed depends on it, and so differs each time."""
+    """A new id for a request. Sampling without a seed depends on it, so answers differ."""
     return uuid.uuid4().hex

@@ -1,4 +1,4 @@
-"""From a loaded model to a port, and from SIGTERM to the end of the last answer."""
+"""Listening on a port, serving, and shutting down in order."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from kvreuse.server.config import ServerConfig
 from kvreuse.server.service import Service
 
 _GRACE = 5.0
-"""Seconds beyond --shutdown-timeout that connections get to say goodbye."""
+"""Seconds beyond --shutdown-timeout that connections get to close."""
+_LAST_WORDS = 2.0
+"""Seconds that replies get after a second Ctrl-C, to send the error that they end with."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, which lets answers finish before it closes."""
+    """uvicorn's server, which lets answers finish before it closes."""
 
     def __init__(
         self, app: Starlette, config: ServerConfig, *, on_listening: Callable[[int], None]
     ) -> None:
-        """``on_listening`` is told the port once requests are taken."""
+        """``on_listening`` is called with the port once the server listens."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -48,18 +50,20 @@ class Server(uvicorn.Server):
             self._on_listening(self.servers[0].sockets[0].getsockname()[1])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen no more; what is under way finishes, or is ended when its time is up."""
+        """Stop listening; answers under way finish within --shutdown-timeout, or are aborted."""
         service: Service = self._app.state.service
         draining = asyncio.create_task(service.drain())
         await super().shutdown(sockets)
-        if self.force_exit:  # a second Ctrl-C: the engine's thread must end even so
+        if self.force_exit:  # a second Ctrl-C: the engine's thread must still be ended
             await self.lifespan.shutdown()
+            if tasks := self.server_state.tasks:  # they send their errors
+                await asyncio.wait(set(tasks), timeout=_LAST_WORDS)
         draining.cancel()
         await asyncio.gather(draining, return_exceptions=True)
 
 
 def listen(config: ServerConfig) -> socket.socket:
-    """The socket, bound before minutes go into loading a model. OSError where it cannot be."""
+    """A bound socket, made before the model is loaded. OSError where the address is taken."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     # asyncio turns Nagle's algorithm off, which costs 40 ms a reply, only where it sees TCP named.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -79,7 +83,7 @@ def serve(
     *,
     on_listening: Callable[[int], None],
 ) -> None:
-    """Serve until SIGINT, which then raises KeyboardInterrupt, or SIGTERM: an end in order."""
+    """Serve until SIGTERM, or SIGINT, which raises KeyboardInterrupt once all is shut down."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(0)

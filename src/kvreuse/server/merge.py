@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -12,7 +13,20 @@ T = TypeVar("T")
 async def merged(
     streams: Sequence[AsyncGenerator[T, None]],
 ) -> AsyncGenerator[tuple[int, T], None]:
-    """What comes out of ``streams``, and of which; the first that fails ends all of them."""
+    """The items of ``streams``, each with its stream's position; the first failure ends all."""
+    if len(streams) == 1:
+        async with aclosing(streams[0]) as only:
+            async for item in only:
+                yield 0, item
+    else:
+        async with aclosing(_together(streams)) as together:
+            async for pair in together:
+                yield pair
+
+
+async def _together(
+    streams: Sequence[AsyncGenerator[T, None]],
+) -> AsyncGenerator[tuple[int, T], None]:
     queue: asyncio.Queue[tuple[int, T] | BaseException | None] = asyncio.Queue(1)
 
     async def pump(at: int, stream: AsyncGenerator[T, None]) -> None:

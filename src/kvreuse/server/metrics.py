@@ -19,7 +19,7 @@ _LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 3
 
 
 class ServerMetrics:
-    """Histograms and tallies of what has ended; the rest is read from the engine when asked."""
+    """Histograms and counters of ended requests; other metrics are read from the engine."""
 
     def __init__(self, llm: LLM, model: str) -> None:
         """``model`` is the name that clients use."""
@@ -38,7 +38,7 @@ class ServerMetrics:
         self.registry.register(EngineCollector(llm, model))
 
     def on_step(self, deltas: Sequence[Delta]) -> None:
-        """A step has given these; called by the engine's thread."""
+        """Take the deltas of a step; called by the engine's thread."""
         now, last = time.perf_counter(), self._last_token
         for delta in deltas:
             key = delta.request_id, delta.index
@@ -51,7 +51,7 @@ class ServerMetrics:
                     last.pop((delta.request_id, answer.index), None)
 
     def on_end(self, output: RequestOutput) -> None:
-        """A request has ended, whatever ended it; called on the event loop."""
+        """Take a request that has ended or was aborted; called on the event loop."""
         took = output.metrics
         for answer in output.outputs:
             self._ended.labels(answer.finish_reason).inc()
@@ -70,7 +70,7 @@ class ServerMetrics:
 
 
 class EngineCollector(Collector):
-    """What the engine counts by itself. Reading its integers needs no order to its thread."""
+    """The engine's own counters. Its integers are read without waiting for its thread."""
 
     def __init__(self, llm: LLM, model: str) -> None:
         self._llm = llm

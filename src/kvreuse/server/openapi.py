@@ -1,4 +1,4 @@
-"""The OpenAPI document, out of the table of routes and the types that check their bodies."""
+"""The OpenAPI document, made from the table of routes and the types of bodies and replies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
 from kvreuse.server.endpoints import ENDPOINTS, Endpoint
-from kvreuse.server.schema.replies import ErrorReply
+from kvreuse.server.framing import SSE
 from kvreuse.server.state import own_version
 
 _REF = "#/components/schemas/{model}"
@@ -22,7 +22,7 @@ def document(names: Sequence[str], *, keyed: bool) -> dict[str, Any]:
         for kind in dict.fromkeys(
             kind
             for endpoint in ENDPOINTS
-            for kind in (endpoint.body, endpoint.reply, endpoint.event, ErrorReply)
+            for kind in (endpoint.body, endpoint.reply, endpoint.event, endpoint.failure)
             if kind is not None
         )
     ]
@@ -50,7 +50,7 @@ def document(names: Sequence[str], *, keyed: bool) -> dict[str, Any]:
 
 
 def _event(data: dict[str, Any]) -> dict[str, Any]:
-    """A server-sent event whose text is JSON that ``data`` describes, or says that it was all."""
+    """A server-sent event whose text is JSON of the schema ``data``, or ``[DONE]``."""
     text = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
     return {
         "type": "object",
@@ -66,11 +66,14 @@ def _operation(endpoint: Endpoint, refs: dict[Any, Any], names: Sequence[str]) -
     elif endpoint.path == "/":
         content = {"text/html": {"schema": {"type": "string"}}}
     if endpoint.event is not None:
-        content["text/event-stream"] = {"itemSchema": _event(refs[endpoint.event])}
-    error = {"content": {"application/json": {"schema": refs[ErrorReply]}}}
+        item = refs[endpoint.event]
+        if endpoint.stream_type == SSE.media_type:
+            item = _event(item)
+        content[endpoint.stream_type] = {"itemSchema": item}
+    error = {"content": {"application/json": {"schema": refs[endpoint.failure]}}}
     operation: dict[str, Any] = {
         "summary": endpoint.summary,
-        "operationId": endpoint.handler.__name__,
+        "operationId": endpoint.operation,
         "responses": {
             "200": {"description": "It worked.", "content": content},
             "4XX": {"description": "The request is wrong, or comes too soon.", **error},

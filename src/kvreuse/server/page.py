@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, Response
 
 
 async def show(request: Request) -> Response:
-    """The page. It asks ``/v1/cache`` for what it shows, and nobody else for anything."""
+    """The page. It loads ``/v1/cache`` and nothing else."""
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     headers = {"content-security-policy": policy + "connect-src 'self'", "x-frame-options": "DENY"}
     return HTMLResponse(_html(), headers=headers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,40 +19,44 @@ class Origin:
     """Where a request came from."""
 
     route: str
-    model: str
     http_id: str
+    """The id of the HTTP reply; empty where it has none."""
     prompt_cache_key: str | None = None
     user: str | None = None
 
 
 class RequestLog:
-    """Appends to a file, a line as soon as a request has ended."""
+    """Appends a line to a file when a request has ended."""
 
-    def __init__(self, path: str, *, log_prompts: bool) -> None:
-        """OSError where the file cannot be written."""
+    def __init__(self, path: str, model: str, *, log_prompts: bool) -> None:
+        """``model`` is the name of the model. OSError where the file cannot be written."""
         self._file = Path(path).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115
+        self._model = model
         self._log_prompts = log_prompts
+        self._lock = threading.Lock()
 
     def write(self, output: RequestOutput, origin: Origin, salt: str | None) -> None:
-        """One line."""
-        self._file.write(json.dumps(record(output, origin, salt, text=self._log_prompts)) + "\n")
+        """Append one line. Threads may do so at once."""
+        line = record(output, origin, salt, self._model, text=self._log_prompts)
+        with self._lock:
+            self._file.write(json.dumps(line) + "\n")
 
     def close(self) -> None:
-        """No more lines."""
+        """Close the file."""
         self._file.close()
 
 
 def record(
-    output: RequestOutput, origin: Origin, salt: str | None, *, text: bool
+    output: RequestOutput, origin: Origin, salt: str | None, model: str, *, text: bool
 ) -> dict[str, Any]:
-    """What a line says; lengths in tokens, times in seconds. ``text``: prompt and answers too."""
+    """The fields of a line: lengths in tokens, times in seconds; ``text``: also all texts."""
     took, miss = output.metrics, output.miss
     line: dict[str, Any] = {
         "time": time.time(),
         "id": output.request_id,
         "http_id": origin.http_id,
         "route": origin.route,
-        "model": origin.model,
+        "model": model,
         "cache_salt": None if salt is None else _name_of(salt),
         "prompt_cache_key": origin.prompt_cache_key,
         "user": origin.user,
@@ -77,13 +82,13 @@ def record(
 
 
 def _name_of(salt: str) -> str:
-    """What tells a salt from others, and is not the salt."""
+    """A digest, so that salts can be told apart but not read."""
     return hashlib.sha256(salt.encode()).hexdigest()[:16]
 
 
 def _miss(miss: Miss, *, text: bool) -> dict[str, Any]:
-    """All that is known of a miss, but for what somebody wrote unless ``text``."""
-    told: dict[str, Any] = {
+    """The fields of a miss; with ``text`` also the texts around it."""
+    fields: dict[str, Any] = {
         "reason": miss.reason.value,
         "index": miss.index,
         "field": miss.field,
@@ -92,13 +97,13 @@ def _miss(miss: Miss, *, text: bool) -> dict[str, Any]:
         "lost_seconds": miss.lost_seconds,
     }
     if text:
-        told |= {
+        fields |= {
             "cached": list(miss.cached),
             "before": miss.before,
             "prompt_text": miss.prompt_text,
             "cached_text": miss.cached_text,
         }
-    return told
+    return fields
 
 
 def _between(start: float | None, end: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""What the server says about itself: its models, its health, its version, its figures."""
+"""The server's models, health, version and metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def model(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    """Whether the engine's thread lives and gets on."""
+    """Whether the engine's thread is alive and makes progress."""
     service: Service = request.app.state.service
     stalled = service.engine.stalled > service.config.stall_timeout
     dead = not service.engine.alive
@@ -37,10 +37,10 @@ async def health(request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """Whether a request would be taken now."""
+    """Whether the server takes requests now."""
     service: Service = request.app.state.service
-    full = service.pending >= service.capacity
-    closed = service.draining or not service.engine.alive
+    full = service.seats.taken >= service.seats.capacity
+    closed = service.seats.closed or not service.engine.alive
     status = "shutting down" if closed else "the queue is full" if full else "ok"
     return JSONResponse(_state(service, status), 503 if closed or full else 200)
 

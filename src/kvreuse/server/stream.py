@@ -1,56 +1,59 @@
-"""Events of a stream: one JSON object each, and ``[DONE]`` at the end."""
+"""Streams: an error before the first event has a status of its own, a later one is an event."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from kvreuse.errors import KVReuseError
 from kvreuse.server.disconnect import EventStream, while_connected
-from kvreuse.server.errors import APIError
+from kvreuse.server.errors import APIError, as_api_error
 
-DONE = b"data: [DONE]\n\n"
-
-
-def event(data: Mapping[str, Any]) -> bytes:
-    """One event."""
-    return (
-        b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
-    )
+logger = logging.getLogger("kvreuse.server")
 
 
-async def guarded(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def stream_response(
+    request: Request,
+    events: AsyncGenerator[bytes, None],
+    *,
+    media_type: str,
+    headers: Mapping[str, str],
+    last_words: Callable[[APIError], bytes],
+) -> Response:
+    """The reply, once there is a first event.
+
+    ``headers`` are read after the first event. ``last_words`` writes an error that comes later, as
+    the last event.
+    """
+    guard = _guarded(events, last_words)
+    try:
+        first = await while_connected(request, _next(guard))
+    except BaseException:
+        await guard.aclose()
+        raise
+    return EventStream(first, guard, media_type, headers)
+
+
+async def _guarded(
+    events: AsyncGenerator[bytes, None], last_words: Callable[[APIError], bytes]
+) -> AsyncGenerator[bytes, None]:
     """``events``, where an error after the first one becomes the last one."""
     begun = False
     try:
         async for one in events:
             yield one
             begun = True
-    except APIError as error:
+    except Exception as error:
         if not begun:
             raise
-        yield event(error.body())
+        if not isinstance(error, KVReuseError):
+            logger.exception("a stream failed")
+        yield last_words(as_api_error(error))
     finally:
         await events.aclose()
-
-
-async def stream_response(
-    request: Request, events: AsyncGenerator[bytes, None], headers: Mapping[str, str]
-) -> Response:
-    """The reply, once there is a first event: until then an error has a status of its own.
-
-    ``headers`` are read after the first event.
-    """
-    guard = guarded(events)
-    try:
-        first = await while_connected(request, _next(guard))
-    except BaseException:
-        await guard.aclose()
-        raise
-    return EventStream(first, guard, headers)
 
 
 async def _next(events: AsyncGenerator[bytes, None]) -> bytes:

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from kvreuse.engine.bounds import checked_ids
-from kvreuse.server import body
+from kvreuse.server.body import receive
 from kvreuse.server.schema.completions import DetokenizeRequest, TemplateRequest, TokenizeRequest
 from kvreuse.server.schema.replies import TextReply, TokensReply
 from kvreuse.server.service import Service
@@ -15,45 +15,39 @@ from kvreuse.server.service import Service
 async def tokenize(request: Request) -> Response:
     """The tokens of a text or a conversation."""
     service: Service = request.app.state.service
-    raw = await body.read(request, service.config.max_body_bytes)
-    asked = body.parse(TokenizeRequest, raw)
-    service.check_model(asked.model)
-    return JSONResponse(await service.prepare(len(raw), lambda: _tokens(service, asked)))
+    asked, size = await receive(request, service, TokenizeRequest)
+    return await service.prepare(size, lambda: JSONResponse(_tokens(service, asked)))
 
 
 async def detokenize(request: Request) -> Response:
     """The text of tokens."""
     service: Service = request.app.state.service
-    raw = await body.read(request, service.config.max_body_bytes)
-    asked = body.parse(DetokenizeRequest, raw)
-    service.check_model(asked.model)
+    asked, size = await receive(request, service, DetokenizeRequest)
     tokenizer = service.llm.tokenizer
-    if asked.tokens:
-        checked_ids(asked.tokens, tokenizer.vocab_size)
-    skip = bool(asked.skip_special_tokens)
-    text = await service.prepare(
-        len(raw), lambda: tokenizer.decode(asked.tokens, skip_special_tokens=skip)
-    )
-    return JSONResponse(_text(text))
+
+    def text() -> Response:
+        if asked.tokens:
+            checked_ids(asked.tokens, tokenizer.vocab_size)
+        skip = bool(asked.skip_special_tokens)
+        return _text(tokenizer.decode(asked.tokens, skip_special_tokens=skip))
+
+    return await service.prepare(size, text)
 
 
 async def apply_template(request: Request) -> Response:
     """The text that the chat template makes of a conversation."""
     service: Service = request.app.state.service
-    raw = await body.read(request, service.config.max_body_bytes)
-    asked = body.parse(TemplateRequest, raw)
-    service.check_model(asked.model)
-    prompt = await service.prepare(len(raw), lambda: service.inputs.chat(asked, None))
-    return JSONResponse(_text(prompt.text or ""))
+    asked, size = await receive(request, service, TemplateRequest)
+    return await service.prepare(size, lambda: _text(service.inputs.chat(asked, None).text or ""))
 
 
 def _tokens(service: Service, asked: TokenizeRequest) -> TokensReply:
     tokenizer = service.llm.tokenizer
     if asked.messages is not None:
-        ids = list(service.inputs.chat(asked.templated(), None).token_ids or ())
+        ids = list(service.inputs.chat(asked.templated(), None).token_ids)
     else:
         text = asked.prompt if asked.prompt is not None else asked.content or ""
-        # llama.cpp adds no special tokens to a content unless told to; vLLM does to a prompt.
+        # By default llama.cpp adds no special tokens to a content; vLLM does to a prompt.
         special = asked.content is None
         for flag in (asked.add_special, asked.add_special_tokens):
             special = special if flag is None else flag
@@ -68,5 +62,6 @@ def _tokens(service: Service, asked: TokenizeRequest) -> TokensReply:
     }
 
 
-def _text(text: str) -> TextReply:
-    return {"prompt": text, "content": text}
+def _text(text: str) -> Response:
+    reply: TextReply = {"prompt": text, "content": text}
+    return JSONResponse(reply)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 from kvreuse.api.miss import CACHED_TOKENS, Miss, Words
@@ -26,6 +27,7 @@ def readable(
     ``part_of`` tells which part of a chat a character of ``text``, the prompt's, lies in.
     """
 
+    @functools.cache  # not a cached_property: its lock would make all misses wait for a long one
     def read() -> Words:
         def text_of(tokens: Sequence[int]) -> str:
             return tokenizer.decode(tokens, skip_special_tokens=False, continuation=True)

@@ -1,1 +1,1 @@
-"""What requests and replies look like: checked on the way in, and told in the OpenAPI document."""
+"""The types of requests and replies: they validate bodies, and make the OpenAPI document."""

@@ -75,7 +75,7 @@ class CacheReply(TypedDict):
 
 
 class LookupReply(Reuse):
-    """A dry run: what is resident of a prompt, and whether all of it would fit now.
+    """How much of a prompt is resident, and whether all of it would fit now.
 
     ``available_pages`` are free or can be evicted; ``needed_pages`` of them it would take, those
     that it finds included.
@@ -88,7 +88,7 @@ class LookupReply(Reuse):
 
 
 class PrefillReply(TypedDict):
-    """What computing a prompt took."""
+    """The usage of a prompt that was computed, and the seconds that it took."""
 
     object: Literal["cache.prefill"]
     model: str
@@ -97,7 +97,7 @@ class PrefillReply(TypedDict):
 
 
 class ResetReply(TypedDict):
-    """What was dropped, and what was not: pages that are being used, and pinned ones."""
+    """The pages that were dropped, and those that stay: in use, or pinned."""
 
     object: Literal["cache.reset"]
     dropped_pages: int

@@ -25,7 +25,7 @@ class FunctionCall(Body):
 
 
 class ToolCall(Body):
-    """What an answer wanted called."""
+    """A tool call of an earlier answer."""
 
     id: str | None = None
     type: Literal["function"] = "function"
@@ -66,7 +66,7 @@ class Message(BaseModel):
 
 
 class Function(Body):
-    """What a model may want called."""
+    """A function that the model may call."""
 
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
@@ -82,20 +82,20 @@ class Tool(Body):
 
 
 class FunctionName(Body):
-    """Which function."""
+    """The name of a function."""
 
     name: str
 
 
 class ToolChoice(Body):
-    """This very function must be called."""
+    """The function that must be called."""
 
     type: Literal["function"]
     function: FunctionName
 
 
 class Templated(Body):
-    """A conversation, and what its template gets."""
+    """A conversation, and further variables for the chat template."""
 
     messages: list[Message] = Field(min_length=1)
     tools: list[Tool] | None = Field(None, max_length=1024)

@@ -1,4 +1,4 @@
-"""The bodies of completions, and of what else takes a prompt as it is."""
+"""The bodies of completions, and of other routes that take a plain prompt."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from kvreuse.server.schema.chat import Message, Templated, Tool
-from kvreuse.server.schema.fields import Body, Retain, Salt, Sampling, TokenId, Unsupported
+from kvreuse.server.schema.fields import ModelBody, Retain, Salt, Sampling, TokenId, Unsupported
 
 Ids = Annotated[list[TokenId], Field(min_length=1)]
 Prompt = str | Ids
@@ -42,10 +42,9 @@ class CompletionRequest(Sampling):
         return list(self.prompt)
 
 
-class AnyPrompt(Body):
+class AnyPrompt(ModelBody):
     """A prompt as text or token ids, or a conversation for the chat template; one of them."""
 
-    model: str | None = None
     prompt: Prompt | None = None
     messages: list[Message] | None = Field(None, min_length=1)
     tools: list[Tool] | None = Field(None, max_length=1024)
@@ -53,7 +52,7 @@ class AnyPrompt(Body):
     chat_template_kwargs: dict[str, Any] | None = None
 
     def given(self) -> list[Any]:
-        """What was given; it must be one."""
+        """The forms of the prompt that were given; there must be one."""
         return [one for one in (self.prompt, self.messages) if one is not None]
 
     @model_validator(mode="after")
@@ -97,7 +96,7 @@ class TokenizeRequest(AnyPrompt):
     return_token_strs: bool | None = None
 
     def given(self) -> list[Any]:
-        """What was given; it must be one."""
+        """The forms of the prompt that were given; there must be one."""
         return [one for one in (self.prompt, self.messages, self.content) if one is not None]
 
     @model_validator(mode="after")
@@ -107,15 +106,12 @@ class TokenizeRequest(AnyPrompt):
         return self
 
 
-class DetokenizeRequest(Body):
+class DetokenizeRequest(ModelBody):
     """``POST /detokenize``."""
 
-    model: str | None = None
     tokens: list[TokenId]
     skip_special_tokens: bool | None = None
 
 
-class TemplateRequest(Templated):
+class TemplateRequest(Templated, ModelBody):
     """``POST /apply-template``."""
-
-    model: str | None = None

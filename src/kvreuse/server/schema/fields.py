@@ -1,4 +1,4 @@
-"""What the bodies of several routes have in common."""
+"""Fields that the bodies of several routes share."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ Unsupported = Annotated[None, Field(description="Not supported: null only.")]
 
 
 class Body(BaseModel):
-    """The body of a request: nothing is converted, and nothing unknown is passed over."""
+    """The body of a request: values are not converted, and unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class ModelBody(Body):
+    """The body of a request that may name the model."""
+
+    model: str | None = None
 
 
 class Retain(Body):
@@ -69,7 +75,7 @@ class ResponseFormat(Body):
 
 
 class Structure(Body):
-    """What the answer must match; one of these, as vLLM names them."""
+    """The form that an answer must match, with vLLM's names; one of these."""
 
     json_: dict[str, Any] | str | None = Field(None, alias="json")
     json_object: bool | None = None
@@ -79,16 +85,15 @@ class Structure(Body):
 
 
 class StreamOptions(Body):
-    """What a stream tells besides the answer."""
+    """Further contents of a stream."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = Field(None, description="Taken, and without effect.")
 
 
-class Sampling(Body):
-    """How an answer is generated, and what of it is told; OpenAI's fields and vLLM's."""
+class Sampling(ModelBody):
+    """How answers are generated, and what replies contain; OpenAI's fields and vLLM's."""
 
-    model: str | None = None
     n: int | None = Field(None, ge=1, le=128)
     temperature: float | None = Field(None, ge=0, le=1e6)
     top_p: float | None = Field(None, gt=0, le=1)
@@ -140,7 +145,7 @@ class Sampling(Body):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def sampling_params(self, *, max_tokens: int | None, **own: Any) -> SamplingParams:
-        """As the engine takes them; what is left out has vLLM's default. ``own`` goes first."""
+        """The engine's parameters; fields left out have vLLM's defaults, ``own`` overrides."""
         values = {name: getattr(self, name) for name in _SHARED}
         if self.seed is not None:
             values["seed"] = self.seed % 2**64

@@ -1,4 +1,4 @@
-"""Replies: OpenAI's objects, with what was reused added to the usage."""
+"""Replies: OpenAI's objects; ``usage`` also says what was reused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing_extensions import NotRequired, TypedDict
 
 
 class ErrorDetail(TypedDict):
-    """What is wrong, and with which field."""
+    """An error; ``param`` is the field that is wrong."""
 
     message: str
     type: str
@@ -128,7 +128,7 @@ class ChatReply(TypedDict):
 
 
 class MessageDelta(TypedDict, total=False):
-    """What is new of a message."""
+    """What a chunk adds to a message."""
 
     role: Literal["assistant"]
     content: str | None
@@ -136,7 +136,7 @@ class MessageDelta(TypedDict, total=False):
 
 
 class ChatChunkChoice(TypedDict):
-    """What is new of an answer."""
+    """What a chunk adds to an answer."""
 
     index: int
     delta: MessageDelta
@@ -166,7 +166,7 @@ class CompletionLogprobs(TypedDict):
 
 
 class CompletionChoice(TypedDict):
-    """One answer, or in a stream what is new of it."""
+    """One answer, or in a stream what an event adds to it."""
 
     index: int
     text: str
@@ -223,7 +223,7 @@ class TextReply(TypedDict):
 
 
 class StateReply(TypedDict):
-    """Whether the server is well, and what it does."""
+    """The state of the server, and its load."""
 
     status: str
     running: int

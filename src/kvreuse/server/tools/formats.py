@@ -1,4 +1,4 @@
-"""How families of models write tool calls, told by their chat templates."""
+"""How families of models write tool calls; the chat template shows the family."""
 
 from __future__ import annotations
 

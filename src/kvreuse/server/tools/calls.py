@@ -1,4 +1,4 @@
-"""Tool calls in answers: where they may be, and how replies tell them."""
+"""Tool calls in answers, as replies contain them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kvreuse.server.schema.chat import ChatRequest
 from kvreuse.server.schema.replies import CalledTool
-from kvreuse.server.tools import ToolCall, ToolCallParser
+from kvreuse.server.tools.parser import ToolCall, ToolCallParser
 from kvreuse.text.chat import ChatTemplate
 
 
@@ -16,9 +16,9 @@ class Calls:
     """How the calls of a request's answers are found."""
 
     template: str | None = None
-    """The source of the chat template, which tells their form; None: there are none."""
+    """The source of the chat template, which determines their format; None: there are no calls."""
     most: int | None = None
-    """How many of an answer's calls count; None: all."""
+    """The number of calls of an answer that are reported; None: all."""
 
     @classmethod
     def of(cls, asked: ChatRequest, template: ChatTemplate | None) -> Calls:
@@ -44,22 +44,22 @@ class CallStream:
         self._most = how.most
         self._parser = ToolCallParser(how.template) if how.template is not None else None
         self.called = 0
-        """Calls so far."""
+        """Number of calls so far."""
 
     def push(self, text: str, *, last: bool) -> tuple[str, list[CalledTool]]:
-        """Content and calls that ``text`` makes certain; ``last``: nothing follows it."""
+        """The content and calls that are complete with ``text``; ``last``: nothing follows."""
         if self._parser is None:
             return text, []
         content, calls = self._parser.push(text)
         if last:
             rest, more = self._parser.finish()
             content, calls = content + rest, [*calls, *more]
-        return content, self._told(calls)
+        return content, self._reported(calls)
 
-    def _told(self, calls: Sequence[ToolCall]) -> list[CalledTool]:
+    def _reported(self, calls: Sequence[ToolCall]) -> list[CalledTool]:
         if self._most is not None:
             calls = calls[: self._most - self.called]
-        told: list[CalledTool] = [
+        reported: list[CalledTool] = [
             {
                 "index": call.index,
                 "id": call.id,
@@ -68,5 +68,5 @@ class CallStream:
             }
             for call in calls
         ]
-        self.called += len(told)
-        return told
+        self.called += len(reported)
+        return reported

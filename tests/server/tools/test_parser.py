@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvreuse.server.json_extent import MAX_DEPTH
-from kvreuse.server.tool_formats import HERMES, LLAMA, MISTRAL, SMOLLM, ToolFormat, tool_format
-from kvreuse.server.tools import ToolCallParser, new_call_id, parse_tool_calls
+from kvreuse.server.tools.formats import HERMES, LLAMA, MISTRAL, SMOLLM, ToolFormat, tool_format
+from kvreuse.server.tools.json_extent import MAX_DEPTH
+from kvreuse.server.tools.parser import ToolCallParser, new_call_id, parse_tool_calls
 
 TEMPLATES = {
     "hermes": "{% if tools %}within <tool_call></tool_call> XML tags{% endif %}",

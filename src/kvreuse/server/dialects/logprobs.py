@@ -9,15 +9,15 @@ from kvreuse.api.outputs import Logprob
 from kvreuse.server.schema.replies import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
 
 Step = dict[int, Logprob]
-"""Of one token: the chosen one first, then the most probable ones."""
+"""The candidates for one token: the chosen one first, then the most probable ones."""
 LEAST = -9999.0
-"""What stands for a probability of zero, whose logarithm JSON cannot say."""
+"""Stands for the logarithm of zero, which JSON has no number for."""
 
 
 def chat_logprobs(
     steps: Iterable[Step], top: int, token_bytes: Callable[[int], bytes]
 ) -> ChatLogprobs:
-    """Of some tokens of a chat's answer, with the ``top`` most probable ones."""
+    """Log-probabilities of tokens of a chat's answer, with the ``top`` most probable ones."""
     content: list[TokenLogprob] = []
     for step in steps:
         chosen, *_ = entries = [_entry(token, one, token_bytes) for token, one in step.items()]
@@ -28,7 +28,7 @@ def chat_logprobs(
 
 
 def completion_logprobs(steps: Sequence[Step], top: int, offset: int) -> CompletionLogprobs:
-    """Of some tokens of a completion, whose text begins at the character ``offset``."""
+    """Log-probabilities of tokens whose text begins at the character ``offset`` of the answer."""
     result: CompletionLogprobs = {
         "tokens": [],
         "token_logprobs": [],
@@ -52,7 +52,7 @@ def completion_logprobs(steps: Sequence[Step], top: int, offset: int) -> Complet
 
 
 def finite(logprob: float) -> float:
-    """As JSON can say it."""
+    """``logprob``, or ``LEAST`` where it is not finite."""
     return logprob if math.isfinite(logprob) else LEAST
 
 

@@ -1,4 +1,4 @@
-"""``tool_choice``: a form that makes an answer one call, as the model's family writes calls."""
+"""``tool_choice``: a grammar of one call, as the model's family writes calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from kvreuse.api.structured_outputs import StructuredOutputs
 from kvreuse.engine.answer.guide.grammars import JSON_STYLE
 from kvreuse.errors import RequestError
-from kvreuse.server.tool_formats import ToolFormat, tool_format
+from kvreuse.server.tools.formats import ToolFormat, tool_format
 from kvreuse.text.tokenizer import Tokenizer
 
 Tools = Sequence[Mapping[str, Any]]
@@ -81,7 +81,7 @@ def _schema(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _function(tool: Any, index: int) -> Mapping[str, Any]:
-    """What a tool is: its function. RequestError unless it is one with a name."""
+    """The function of a tool. RequestError unless it has one with a name."""
     function = tool.get("function") if isinstance(tool, Mapping) else None
     if isinstance(function, Mapping) and isinstance(function.get("name"), str):
         parameters = function.get("parameters")

@@ -14,12 +14,12 @@ from kvreuse import LLM, SamplingParams
 from kvreuse.api.structured_outputs import StructuredOutputs
 from kvreuse.engine.answer.guide.guide import Guides
 from kvreuse.errors import RequestError
-from kvreuse.server.tool_choice import call_grammar, forced_call, needs_special_tokens
-from kvreuse.server.tool_formats import LLAMA, MISTRAL
-from kvreuse.server.tools import parse_tool_calls
+from kvreuse.server.tools.choice import call_grammar, forced_call, needs_special_tokens
+from kvreuse.server.tools.formats import LLAMA, MISTRAL
+from kvreuse.server.tools.parser import parse_tool_calls
 from kvreuse.text.tokenizer import Tokenizer
 
-from .test_tools import TEMPLATES
+from .test_parser import TEMPLATES
 
 WEATHER = {
     "type": "object",

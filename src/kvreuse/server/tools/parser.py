@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kvreuse.engine.answer.detokenize import held_length
-from kvreuse.server.json_extent import JsonExtent
-from kvreuse.server.tool_formats import ToolFormat, tool_format
+from kvreuse.server.tools.formats import ToolFormat, tool_format
+from kvreuse.server.tools.json_extent import JsonExtent
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def parse_tool_calls(
 
 
 class ToolCallParser:
-    """Takes the text of one answer as it comes; gives out content, and calls that are whole.
+    """Takes the text of one answer in pieces; gives out content and complete calls.
 
     However the text is cut, all its content and all its calls are the same. Blanks around a call
     belong to neither. What looks like a call and is none, since its JSON is broken or lacks a name
@@ -48,9 +48,9 @@ class ToolCallParser:
     """
 
     def __init__(self, template: str, make_id: Callable[[], str] = new_call_id) -> None:
-        """``template``, the source of the chat template, tells the form; ``make_id`` names calls.
+        """``template`` is the source of the chat template; ``make_id`` makes ids for calls.
 
-        Without a form that is known, everything is content.
+        Where the template shows no known format, all text is content.
         """
         self._form = tool_format(template)
         self._make_id = make_id
@@ -62,11 +62,11 @@ class ToolCallParser:
         self._num_calls = 0
 
     def push(self, text: str) -> tuple[str, list[ToolCall]]:
-        """Content and calls that ``text`` makes certain."""
+        """The content and the calls that are complete with ``text``."""
         return self._take(text, last=False)
 
     def finish(self) -> tuple[str, list[ToolCall]]:
-        """The answer is over: what is left."""
+        """The remaining content and calls, once the answer has ended."""
         return self._take("", last=True)
 
     def _take(self, text: str, *, last: bool) -> tuple[str, list[ToolCall]]:
@@ -83,7 +83,7 @@ class ToolCallParser:
         return True
 
     def _between(self, last: bool) -> bool:
-        """At the start of an answer, or behind a call: what may stand there but content."""
+        """At the start of an answer, or after a call: another call, its separator, or content."""
         form, text = self._known, self._pending.lstrip()
         blanks = len(self._pending) - len(text)
         skipped = form.behind if self._num_calls else ""
@@ -103,7 +103,7 @@ class ToolCallParser:
         return True
 
     def _in_content(self, last: bool) -> bool:
-        """Content, up to what may begin a call and the blanks before that."""
+        """Give out content, up to a possible call and the blanks before it."""
         text, opening = self._pending, self._known.opening
         found = text.find(opening)
         if found >= 0:

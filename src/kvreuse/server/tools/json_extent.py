@@ -1,4 +1,4 @@
-"""Where JSON ends in a text that comes in pieces, and where it is none."""
+"""Finds the end of JSON in a text that comes in pieces, or the character that breaks it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PLAIN = re.compile(r'[^"\\]*')
 
 
 class JsonExtent:
-    """Follows the brackets and strings of one object or array; does not check all else."""
+    """Follows the brackets and strings of one object or array; other syntax is not checked."""
 
     def __init__(self) -> None:
         """Before its first bracket."""
@@ -28,7 +28,7 @@ class JsonExtent:
         """True: the object or array ended at ``at``. False: the character there cannot be."""
 
     def follow(self, text: str) -> None:
-        """Go on in ``text``, which is what it was before, and maybe more."""
+        """Continue in ``text``, which begins with the text of the last call."""
         while self.at < len(text) and self.ended is None:
             if self._in_string:
                 self._string(text)

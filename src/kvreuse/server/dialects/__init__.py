@@ -1,0 +1,1 @@
+"""Dialects: the APIs in which clients may ask for answers, one file each."""
