@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kvreuse.cli import text, why_report
-from kvreuse.cli.progress import progress
+from kvreuse.cli import terminal, why_report
+from kvreuse.cli.flags import AsJson, Model
+from kvreuse.cli.terminal import progress
 from kvreuse.errors import RequestError
 from kvreuse.kv.layout import KVLayout
 
 
 def why(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A GGUF file, or a name that pull knows.")
-    ],
+    model: Model,
     files: Annotated[
         list[Path],
         typer.Argument(
@@ -32,9 +30,7 @@ def why(
     worst: Annotated[
         int, typer.Option(metavar="N", min=0, help="Lines of a log to show, the worst first.")
     ] = 5,
-    as_json: Annotated[
-        bool, typer.Option("--json", metavar="", help="Print one JSON object.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say how far prompts share what was computed for others, and what breaks it.
 
@@ -53,7 +49,7 @@ def why(
     _check_page_size(page_size)
     result = _log(model, files[0], page_size) if len(files) == 1 else _pair(model, files, page_size)
     if as_json:
-        text.write_out(json.dumps(result.as_json()) + "\n")
+        terminal.write_json(result.as_json())
     else:
         result.show(worst)
 

@@ -12,8 +12,14 @@ from kvreuse.errors import ConfigError
 from kvreuse.model.fetch.source import resolve
 from kvreuse.plan.rows import CODECS
 from kvreuse.sizes import format_size
-from kvreuse.study.figures.record import Caption, Captions, Options, Record, machine_facts
-from kvreuse.study.figures.words import three
+from kvreuse.study.figures.record import (
+    Caption,
+    Captions,
+    Options,
+    Record,
+    machine_facts,
+    three,
+)
 from kvreuse.study.quality.evaluate import codecs_of, evaluate
 from kvreuse.study.quality.subject import Subject
 from kvreuse.study.quality.texts import standard_text, windows_of

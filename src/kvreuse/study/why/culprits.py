@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvreuse.errors import RequestError
-from kvreuse.study.why.difference import Difference, difference
 from kvreuse.study.why.rendered import Rendered
 from kvreuse.text.alike import shared_end, shared_start
-from kvreuse.text.parts import Part
 
 LONGEST = 96
 """Characters that a clock or an id may have."""
@@ -241,16 +239,3 @@ def _names(tools: Sequence[Mapping[str, Any]]) -> str:
         str(function.get("name", "?")) if isinstance(function, Mapping) else "?"
         for function in functions
     )
-
-
-def part_of(one: Rendered, other: Rendered, at: int) -> Part:
-    """The part of the prompt that two texts part in: the later one's, unless it ends there."""
-    part = other.parts.at(at)
-    return one.parts.at(at) if part.kind == "template" else part
-
-
-def shown(one: Rendered, other: Rendered, found: Culprit | None) -> Difference | None:
-    """Where two prompts part, with the whole of what differs where that is known."""
-    if found is None or not found.in_text:
-        return difference(one.text, other.text)
-    return difference(one.text, other.text, found.widen, (found.one, found.other))

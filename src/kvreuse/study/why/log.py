@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
-from kvreuse.study.why.asked import Asked
-from kvreuse.study.why.culprits import Cause, Culprit, culprit, kept_messages, part_of, shown
-from kvreuse.study.why.difference import Difference
+from kvreuse.errors import RequestError
+from kvreuse.study.why.asked import Asked, read_log
+from kvreuse.study.why.compare import Difference, part_of, shown
+from kvreuse.study.why.culprits import Cause, Culprit, culprit, kept_messages
 from kvreuse.study.why.mend import REWRITTEN, Findings, place_of
 from kvreuse.study.why.rendered import Ids, Rendered, Texts
 from kvreuse.study.why.replay import Found, known_until, replayed
@@ -87,6 +90,23 @@ class LogReport:
         """The lines that lose most."""
         losers = [line for line in self.lines if line.lost]
         return sorted(losers, key=lambda line: -line.lost)[:count]
+
+
+def replay_file(
+    model: str | os.PathLike[str],
+    path: Path,
+    page_size: int = 32,
+    progress: Progress | None = None,
+) -> LogReport:
+    """What the requests of a log reuse, lose and could have, on this model.
+
+    RequestError, naming the line, for one that holds no request, or one that the model refuses;
+    ModelFileError; OSError.
+    """
+    requests = read_log(path)
+    if not requests:
+        raise RequestError(f"{path}: there is no request in it")
+    return report(requests, Texts.of_model(model), page_size, progress)
 
 
 def report(
