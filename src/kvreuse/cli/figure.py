@@ -66,8 +66,6 @@ def figure(
     from kvreuse.study.figures.record import Options  # noqa: PLC0415
 
     kind = catalogue.kind(name)
-    if threads is not None and threads < 1:
-        raise ConfigError(f"--threads must be at least 1, got {threads}")
     if not as_json:
         catalogue.must_draw()
     if redraw is not None:

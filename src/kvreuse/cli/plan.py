@@ -93,4 +93,6 @@ def plan(
         return
     plan_tables.show(planned.geometry, found, si=si, here=memory is None)
     for line in lines:
-        terminal.stderr().print(f"warning: {terminal.one_line(line)}", style="yellow", soft_wrap=True)
+        terminal.stderr().print(
+            f"warning: {terminal.one_line(line)}", style="yellow", soft_wrap=True
+        )

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.text import Text
 
 from kvreuse.cli import terminal
@@ -86,8 +85,8 @@ def _name(model: str) -> str:
 def _tell(llm: LLM, config: ServerConfig, names: list[str], port: int, seconds: float) -> None:
     """Where it is, what it serves, and how much of that at once."""
     host = f"[{config.host}]" if ":" in config.host else config.host
-    pool, engine = llm.pool, llm.engine
-    console = terminal.stderr()
+    pool, console = llm.pool, terminal.stderr()
+    pages = terminal.plural(pool.num_pages, "page")
     where = Text.assemble(
         (terminal.one_line(names[0]), "bold"),
         " on ",
@@ -95,9 +94,9 @@ def _tell(llm: LLM, config: ServerConfig, names: list[str], port: int, seconds: 
         (f"  (loaded in {terminal.duration(seconds)}; Ctrl-C ends it)", "dim"),
     )
     room = Text(
-        f"KV cache {format_size(pool.nbytes)}: {pool.num_tokens:,} tokens in "
-        f"{terminal.plural(pool.num_pages, 'page')}; up to {llm.config.max_num_seqs} answers at once, "
-        f"{engine.max_model_len:,} tokens each",
+        f"KV cache {format_size(pool.nbytes)}: {pool.num_tokens:,} tokens in {pages}; "
+        f"up to {llm.config.max_num_seqs} answers at once, "
+        f"{llm.engine.max_model_len:,} tokens each",
         "dim",
     )
     console.print(where, soft_wrap=True)

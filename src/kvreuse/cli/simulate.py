@@ -16,8 +16,7 @@ from kvreuse.cli.terminal import progress, show_table
 from kvreuse.config import EVICTION_POLICIES
 from kvreuse.errors import ConfigError
 from kvreuse.study.simulate.curve import curve_svg
-from kvreuse.study.simulate.optimum import min_hits
-from kvreuse.study.simulate.replay import replay
+from kvreuse.study.simulate.replay import min_hits, replay
 from kvreuse.study.simulate.trace import Trace, read_trace, session_ends
 
 Policy = Enum("Policy", {name: name for name in EVICTION_POLICIES}, type=str)  # type: ignore[misc]

@@ -60,14 +60,14 @@ def _check_page_size(page_size: int) -> None:
 
 
 def _pair(model: str, files: list[Path], page_size: int) -> why_report.PairReport:
-    from kvreuse.study.why.files import compare_files  # noqa: PLC0415
+    from kvreuse.study.why.compare import compare_files  # noqa: PLC0415
 
     names = (str(files[0]), str(files[1]))
     return why_report.PairReport(names, compare_files(model, files[0], files[1], page_size))
 
 
 def _log(model: str, path: Path, page_size: int) -> why_report.LogView:
-    from kvreuse.study.why.files import replay_file  # noqa: PLC0415
+    from kvreuse.study.why.log import replay_file  # noqa: PLC0415
 
     with progress(f"Replaying {path.name}") as tell:
         return why_report.LogView(str(path), replay_file(model, path, page_size, tell))

@@ -12,9 +12,8 @@ from kvreuse.cli import terminal
 from kvreuse.cli.terminal import plural, say, show_table
 
 if TYPE_CHECKING:
-    from kvreuse.study.why.compare import Comparison
+    from kvreuse.study.why.compare import Comparison, Difference
     from kvreuse.study.why.culprits import Culprit
-    from kvreuse.study.why.difference import Difference
     from kvreuse.study.why.log import CauseReport, Line, LogReport
 
 HEADINGS = ("CAUSE", "REQUESTS", "TOKENS LOST", "HIT RATE IF MENDED")

@@ -150,9 +150,9 @@ def captions(record: Record) -> Captions:
     last, flat = duration(grow["last_seconds"]), duration(pool["last_seconds"])
     peaks = [format_size(int(entry["peak_bytes"])) for entry in (grow, pool)]
     resident = [format_size(entry["peak_resident_bytes"]) for entry in (grow, pool)]
-    empty = [f"{entry["empty_share"]:.0%}" for entry in (grow, pool)]
+    empty = [f"{entry['empty_share']:.0%}" for entry in (grow, pool)]
     live, kept = format_size(summary["live_bytes"]), summary["reserved"]
-    whole, unused = format_size(kept["bytes"]), f"{kept["empty_share"]:.0%}"
+    whole, unused = format_size(kept["bytes"]), f"{kept['empty_share']:.0%}"
     text = (
         f"NumPy arrays shaped as the keys and values of {record.model}, "
         f"{medians_of(settings['repeats'])}. Left: one sequence grows to {tokens:,} tokens "

@@ -9,7 +9,6 @@ from typing import Any
 
 from kvreuse.config import EngineConfig
 from kvreuse.errors import ConfigError
-from kvreuse.model.fetch.source import resolve
 from kvreuse.plan.rows import CODECS
 from kvreuse.sizes import format_size
 from kvreuse.study.figures.record import (
@@ -60,7 +59,7 @@ def measure(options: Options) -> Record:
 def _evaluate(options: Options) -> dict[str, Any]:
     """What ``kvreuse eval --json`` would write of a few windows of the standard text."""
     config = EngineConfig(model=options.model, threads=options.threads)
-    subject = Subject.load(resolve(options.model), config)
+    subject = Subject.load(config)
     context = min(options.tokens or TOKENS, subject.spec.context_length)
     text = standard_text()
     windows = windows_of(text, subject.tokenizer, context, WINDOWS)

@@ -97,6 +97,8 @@ class Options:
             raise ConfigError(f"--tokens must be at least 4, got {self.tokens}")
         if self.repeats < 1:
             raise ConfigError(f"--repeats must be at least 1, got {self.repeats}")
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"--threads must be at least 1, got {self.threads}")
         if not self.budget > 0:
             raise ConfigError(f"--budget must be more than 0 seconds, got {self.budget:g}")
 

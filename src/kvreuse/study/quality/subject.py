@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from kvreuse.kv.codec.codec import KVCodec, make_codec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.decoder import StepLimits
+from kvreuse.model.fetch.source import resolve
 from kvreuse.model.gguf.read import GGUFFile, read_spec
 from kvreuse.model.weights import ModelWeights, Progress, load_weights
 from kvreuse.ops.batch import BatchInput, Float32Array, Int32Array
@@ -39,12 +39,14 @@ class Subject:
     digest: str
 
     @classmethod
-    def load(cls, path: Path, config: EngineConfig, progress: Progress | None = None) -> Subject:
-        """Read the file. ``config`` says path and threads; ``progress`` as for ``load_weights``.
+    def load(cls, config: EngineConfig, progress: Progress | None = None) -> Subject:
+        """Read the file. ``config`` names it, and says kernels and threads.
+
+        ``progress`` is called with the bytes of weights that are packed, and of all.
 
         ModelFileError for a file that cannot be served.
         """
-        with GGUFFile(path) as file:
+        with GGUFFile(resolve(config.model)) as file:
             spec = read_spec(file)
             tokenizer = Tokenizer.from_gguf(file)
             digest = file.sha256().hex()

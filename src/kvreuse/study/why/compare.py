@@ -12,7 +12,7 @@ import numpy as np
 from kvreuse.study.why.asked import read_file
 from kvreuse.study.why.culprits import Culprit, culprit
 from kvreuse.study.why.rendered import Rendered, Texts
-from kvreuse.text.alike import shared_start
+from kvreuse.text.offsets import shared_start
 from kvreuse.text.parts import Part
 
 WINDOW = 240

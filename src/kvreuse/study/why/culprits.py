@@ -11,7 +11,7 @@ from typing import Any
 
 from kvreuse.errors import RequestError
 from kvreuse.study.why.rendered import Rendered
-from kvreuse.text.alike import shared_end, shared_start
+from kvreuse.text.offsets import shared_end, shared_start
 
 LONGEST = 96
 """Characters that a clock or an id may have."""

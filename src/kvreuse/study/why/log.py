@@ -15,7 +15,7 @@ from kvreuse.study.why.culprits import Cause, Culprit, culprit, kept_messages
 from kvreuse.study.why.mend import REWRITTEN, Findings, place_of
 from kvreuse.study.why.rendered import Ids, Rendered, Texts
 from kvreuse.study.why.replay import Found, known_until, replayed
-from kvreuse.text.alike import shared_start
+from kvreuse.text.offsets import shared_start
 from kvreuse.text.parts import Part
 
 Progress = Callable[[int, int], None]
