@@ -18,7 +18,6 @@ from kvreuse.model.gguf.read import GGUFFile, read_spec
 from kvreuse.sizes import format_size
 
 HEADINGS = ("NAME", "SIZE", "ARCHITECTURE", "PARAMETERS", "CONTEXT", "KV PER TOKEN")
-ABSENT = ("NAME", "SIZE", "DESCRIPTION")
 
 
 def models(
@@ -44,7 +43,7 @@ def models(
         show_table(HEADINGS, [_row(model) for model in group], left=range(6), indent=2)
     if absent:
         terminal.say("not here yet: kvreuse pull NAME", "bold")
-        show_table(ABSENT, [_absent_row(model) for model in absent], left=range(3), indent=2)
+        show_table((), [_absent_row(model) for model in absent], left=range(3), indent=2)
 
 
 def _facts(model: Listed) -> dict[str, Any]:

@@ -79,20 +79,22 @@ def show_table(
     *,
     indent: int = 0,
 ) -> None:
-    """Print rows under headings; the columns ``left`` hold words, the others numbers.
+    """Print rows under headings, if any; the columns ``left`` hold words, the others numbers.
 
     Columns are as wide as their cells. The last cell of a row that has fewer cells than there are
     headings may be wider than its column; where it is an error, the row is red.
     """
-    lines = [[one_line(cell) for cell in row] for row in (headings, *rows)]
-    whole = [line if len(line) == len(headings) else line[:-1] for line in lines]
+    columns = len(headings) or max(map(len, rows))
+    lines = [[one_line(cell) for cell in row] for row in (headings, *rows) if row]
+    whole = [line if len(line) == columns else line[:-1] for line in lines]
     widths = [max(map(len, column)) for column in zip_longest(*whole, fillvalue="")]
-    for line in lines:
+    for number, line in enumerate(lines):
         cells = [
             cell.ljust(width) if i in left else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(line, widths, strict=False))
         ]
-        style = "cyan" if line is lines[0] else "red" if line[-1].startswith("error: ") else ""
+        error = line[-1].startswith("error: ")
+        style = "cyan" if headings and not number else "red" if error else ""
         say(" " * indent + "  ".join(cells).rstrip(), style)
 
 
