@@ -101,7 +101,7 @@ class Bench:
             threads=kernels.threads,
         )
         loaded = load(config)
-        self.spec = loaded.spec
+        self.shape = loaded.shape
         self.layout = loaded.pool.layout
         self.runner = loaded.runner
         self.engine = loaded.engine
@@ -118,7 +118,7 @@ class Bench:
         params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=tokens)
         requests = []
         for _ in range(case.sequences):
-            ids = self._random.integers(1, self.spec.vocab_size, case.context)
+            ids = self._random.integers(1, self.shape.vocab_size, case.context)
             requests.append(self.engine.submit(Ask([int(i) for i in ids], params)).request_id)
         if case.decode:
             answered: set[str] = set()
@@ -144,8 +144,8 @@ class Bench:
         inside = sum(
             p.inputs * p.outputs for w in layers for p in (w.qkv, w.output, w.gate_up, w.down)
         )
-        logits = self.spec.vocab_size * self.spec.hidden_size
-        attention = rows * seen * self.spec.q_size * 2 * self.spec.num_layers
+        logits = self.shape.vocab_size * self.shape.hidden_size
+        attention = rows * seen * self.shape.q_size * 2 * self.shape.num_layers
         nbytes = steps * self.runner.weights.nbytes
         nbytes += case.sequences * case.context * self.layout.bytes_per_token
         return 2 * (rows * inside + case.sequences * logits), 2 * attention, nbytes

@@ -99,30 +99,30 @@ class Served:
 def both_ways(config: EngineConfig, work: Workload) -> tuple[ModelShape, dict[str, Served]]:
     """The engine as it is, and one over the same weights that reads shared pages for each row."""
     loaded = load(config)
-    spec, base = loaded.spec, loaded.runner
+    shape, base = loaded.shape, loaded.runner
     pool = PagePool(loaded.pool.layout, loaded.pool.num_pages)
     limits = StepLimits(
         rows=ROWS, samples=work.requests, sequences=work.requests, positions=work.positions
     )
-    runner = ModelRunner(spec, base.weights, base.kernels, pool, limits, grouped=False)
+    runner = ModelRunner(shape, base.weights, base.kernels, pool, limits, grouped=False)
     engine = Engine(
         runner,
         KVCache(pool, b"ungrouped"),
         None,
-        vocab_size=spec.vocab_size,
+        vocab_size=shape.vocab_size,
         max_model_len=work.positions,
     )
-    return spec, {"grouped": Served(base, loaded.engine), "ungrouped": Served(runner, engine)}
+    return shape, {"grouped": Served(base, loaded.engine), "ungrouped": Served(runner, engine)}
 
 
 def measure(config: EngineConfig, work: Workload, repeats: int) -> dict[str, Figures]:
     """Medians of both ways. AssertionError where their answers differ."""
-    spec, ways = both_ways(config, work)
+    shape, ways = both_ways(config, work)
     random = np.random.default_rng(0)
     runs: dict[str, list[Figures]] = defaultdict(list)
     for _ in range(repeats):
-        head = random.integers(0, spec.vocab_size, work.shared).tolist()
-        own = random.integers(0, spec.vocab_size, (work.requests, work.own)).tolist()
+        head = random.integers(0, shape.vocab_size, work.shared).tolist()
+        own = random.integers(0, shape.vocab_size, (work.requests, work.own)).tolist()
         answers = []
         for name, served in ways.items():
             figures, answered = served.serve([head + tail for tail in own], work.tokens)

@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _with_codecs(engine: EngineModel, path: Path, names: list[str]) -> dict[str, EngineModel]:
     """The model with keys and values in each codec. ConfigError for a codec that is none."""
     with GGUFFile(path) as file:
-        codecs = {name: codec_for(file, engine.spec, name, None, force=True) for name in names}
+        codecs = {name: codec_for(file, engine.shape, name, None, force=True) for name in names}
     return {name: engine.with_codec(codec) for name, codec in codecs.items()}
 
 

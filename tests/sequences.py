@@ -44,8 +44,8 @@ class Machine:
         page_size: int = 32,
     ) -> None:
         with GGUFFile(path) as file:
-            spec = read_spec(file)
-            self.layout = KVLayout.of(spec, page_size, codec_for(spec, codec))
+            shape = read_spec(file)
+            self.layout = KVLayout.of(shape, page_size, codec_for(shape, codec))
             self.pool = PagePool(self.layout, NUM_PAGES * 32 // page_size)
             config = EngineConfig(
                 model=str(path),
@@ -55,7 +55,7 @@ class Machine:
                 max_model_len=POSITIONS,
                 max_num_batched_tokens=POSITIONS,
             )
-            self.runner: ModelRunner = load_runner(file, spec, self.pool, config)
+            self.runner: ModelRunner = load_runner(file, shape, self.pool, config)
         self.poison()
 
     def poison(self) -> None:

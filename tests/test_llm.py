@@ -153,7 +153,7 @@ def test_budget_and_seats_change_no_answer(llm: LLM, budget: int, seats: int) ->
         llm.runner,
         llm.cache,
         llm.tokenizer,
-        vocab_size=llm.spec.vocab_size,
+        vocab_size=llm.shape.vocab_size,
         max_model_len=1024,
         max_num_batched_tokens=budget,
         max_num_seqs=seats,
@@ -227,7 +227,7 @@ def test_a_stream_of_a_closed_llm_ends_in_an_error(tiny_model: Path) -> None:
     llm = LLM(tiny_model, kv_cache_memory="8MiB", threads=1)
     stream = llm.stream({"prompt_token_ids": [1, 2, 3]}, GREEDY)
     llm.close()
-    with pytest.raises(RequestError, match="not being served any more"):
+    with pytest.raises(RequestError, match="nothing is being served any more"):
         next(stream)
 
 
@@ -407,7 +407,7 @@ def test_closing_gives_the_memory_back(model_path: Path) -> None:
     llm.close()
     gc.collect()
     assert before - resident_bytes() > (64 << 20) * 9 // 10
-    with pytest.raises(RequestError, match="the LLM is closed"):
+    with pytest.raises(RequestError, match="the engine is closed"):
         llm.generate(FRANCE)
 
 
@@ -420,7 +420,7 @@ def test_closing_gives_the_memory_back(model_path: Path) -> None:
             {"kv_cache_memory": "10MiB", "max_model_len": 500},
             r"--max-model-len 500 needs 16 pages \(11.2 MiB\), but the KV cache has 14",
         ),
-        ({"page_size": 40}, "page_size must be a positive multiple of 32 tokens, got 40"),
+        ({"page_size": 40}, "--page-size must be a positive multiple of 32 tokens, got 40"),
         ({"kv_cache_memory": "1000TiB"}, "asks for 1000 TiB, but .* are available"),
     ],
 )

@@ -41,8 +41,15 @@ class ContextLengthError(RequestError):
         self.limit = limit
 
 
-class EngineClosedError(KVReuseError):
+class EngineClosedError(RequestError):
     """The engine serves nothing any more."""
 
     def __init__(self) -> None:
-        super().__init__("the engine is closed")
+        super().__init__("the engine is closed: nothing is being served any more")
+
+
+class EngineUseError(KVReuseError, RuntimeError):
+    """An engine is used where it must not be: by a second thread, or behind a fork."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the engine cannot be used here: {reason}")

@@ -31,7 +31,7 @@ class Loaded:
     """A model that is ready to be served, and the engine that serves it."""
 
     config: EngineConfig
-    spec: ModelShape
+    shape: ModelShape
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     memory: EnginePlan
@@ -47,17 +47,17 @@ def load(config: EngineConfig, progress: Progress | None = None) -> Loaded:
     ModelFileError for a file that cannot be served, ConfigError for settings that cannot.
     """
     with GGUFFile(resolve(config.model)) as file:  # unmapped once all is read
-        spec = read_spec(file)
-        max_model_len = config.model_len(spec.context_length)
+        shape = read_spec(file)
+        max_model_len = config.model_len(shape.context_length)
         codec = codec_for(
             file,
-            spec,
+            shape,
             config.kv_cache_dtype,
             config.calibration,
             force=config.force_kv_cache_dtype,
         )
-        layout = KVLayout.of(spec, config.page_size, codec)
-        memory = plan_engine(file, spec, layout, config, config.threads or usable_cores())
+        layout = KVLayout.of(shape, config.page_size, codec)
+        memory = plan_engine(file, shape, layout, config, config.threads or usable_cores())
         pool = PagePool(layout, memory.pool.num_pages)
         if config.max_model_len is not None:
             check_pool(pool, max_model_len)
@@ -65,20 +65,20 @@ def load(config: EngineConfig, progress: Progress | None = None) -> Loaded:
         chat_template = ChatTemplate.from_gguf(file, tokenizer)
         cache = KVCache(
             pool,
-            namespace_of(file, spec, layout),
+            namespace_of(file, shape, layout),
             enable_prefix_caching=config.enable_prefix_caching,
             eviction_policy=config.eviction_policy,
-            cost_growth=spec.attention_growth,
+            cost_growth=shape.attention_growth,
         )
-        runner = load_runner(file, spec, pool, config, progress)
+        runner = load_runner(file, shape, pool, config, progress)
     engine = Engine(
         runner,
         cache,
         tokenizer,
-        vocab_size=spec.vocab_size,
+        vocab_size=shape.vocab_size,
         max_model_len=max_model_len,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_seqs=config.max_num_seqs,
         seed=config.seed,
     )
-    return Loaded(config, spec, tokenizer, chat_template, memory, pool, runner, engine)
+    return Loaded(config, shape, tokenizer, chat_template, memory, pool, runner, engine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 
 from kvreuse.api.miss import Reason
 from kvreuse.kv.cache import Copy, KVCache
+from kvreuse.kv.hit import Hit
 from kvreuse.kv.keys import Hash, sha256
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
@@ -27,7 +29,7 @@ class SmallPages(KVLayout):
 
 
 def small_pool(num_pages: int) -> PagePool:
-    layout = SmallPages(num_layers=1, num_kv_heads=1, head_dim=16, page_size=PAGE)
+    layout = SmallPages.uniform(num_layers=1, num_kv_heads=1, head_dim=16, page_size=PAGE)
     return PagePool(layout, num_pages)
 
 
@@ -54,6 +56,7 @@ class CheckedCache:
         self.cache = KVCache(self.pool, b"namespace", eviction_policy=policy, digest=digest)
         self.oracle = Oracle(num_pages)
         self.running: list[Started] = []
+        self.known: dict[tuple[Tokens, str | None], Hit] = {}
         self.policy = policy
         self.victims: list[int] = []
         evict = self.cache._evictor.evict
@@ -144,6 +147,9 @@ class CheckedCache:
     def look_up(self, ids: Tokens, salt: str | None, *, reasons: bool = True) -> Reason | None:
         """Look up and check what is told; ``reasons`` are only right where keys do not collide."""
         hit = self.cache.lookup(list(ids), salt)
+        known = self.cache.lookup(list(ids), salt, self.known.get((ids, salt)))
+        assert dataclasses.replace(known, version=hit.version) == hit
+        self.known[ids, salt] = hit
         assert hit.tokens == self.oracle.hit(salt, ids)
         if not reasons:
             return hit.reason

@@ -87,7 +87,7 @@ def test_a_special_token_begins_the_call_where_there_is_one(llm: LLM) -> None:
     assert needs_special_tokens(TEMPLATES["mistral"], marked)
     assert not needs_special_tokens("{{ messages }}", marked)
     grammar = call_grammar(MISTRAL, [{"name": "f"}], marked)
-    guide = Guides(marked, llm.spec.vocab_size).guide(StructuredOutputs(grammar=grammar))
+    guide = Guides(marked, llm.shape.vocab_size).guide(StructuredOutputs(grammar=grammar))
     assert guide is not None
     assert guide.allowed.nonzero()[0].tolist() == [0]
     guide.accept(0)

@@ -39,29 +39,31 @@ def machine_facts() -> dict[str, Any]:
 def model_facts(name: str) -> dict[str, Any]:
     """Shape, KV cost and tensors of a model, read without loading it. Sizes in bytes."""
     with GGUFFile(resolve(name)) as file:
-        spec = read_spec(file)
-        layout = KVLayout.of(spec)
+        shape = read_spec(file)
+        layout = KVLayout.of(shape)
         return {
             "file": str(file.path),
             "file_bytes": file.path.stat().st_size,
-            "architecture": spec.architecture,
-            "layers": spec.num_layers,
-            "hidden_size": spec.hidden_size,
-            "intermediate_size": spec.intermediate_size,
-            "heads": spec.num_heads,
-            "kv_heads": spec.num_kv_heads,
-            "head_dim": spec.head_dim,
-            "windows": list(spec.windows),
-            "rope": _rope_facts(spec.rope),
-            "local_rope": _rope_facts(spec.local_rope) if spec.local_rope else None,
-            "vocabulary": spec.vocab_size,
-            "context": spec.context_length,
+            "architecture": shape.architecture,
+            "layers": shape.num_layers,
+            "hidden_size": shape.hidden_size,
+            "intermediate_size": shape.intermediate_size,
+            "heads": shape.num_heads,
+            "kv_heads": shape.num_kv_heads,
+            "head_dim": shape.head_dim,
+            "windows": list(shape.windows),
+            "rope": _rope_facts(shape.rope),
+            "local_rope": _rope_facts(shape.local_rope) if shape.local_rope else None,
+            "vocabulary": shape.vocab_size,
+            "context": shape.context_length,
             "chat_template": file.get("tokenizer.chat_template", str, None) is not None,
             "kv_codec": layout.codec.name,
             "kv_bytes_per_token": layout.bytes_per_token,
             "page_size": layout.page_size,
             "page_bytes": layout.page_bytes,
-            "memory": _memory_facts(plan_engine(file, spec, layout, CONFIG, native.usable_cores())),
+            "memory": _memory_facts(
+                plan_engine(file, shape, layout, CONFIG, native.usable_cores())
+            ),
             "tensors": _tensor_facts(file),
         }
 

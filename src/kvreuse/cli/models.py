@@ -52,11 +52,11 @@ def _facts(model: Listed) -> dict[str, Any]:
     try:
         facts["size"] = model.path.stat().st_size
         with GGUFFile(model.path) as file:
-            spec = read_spec(file)
+            shape = read_spec(file)
             facts["parameters"] = sum(math.prod(t.shape) for t in file.tensors.values())
-        facts["architecture"] = spec.architecture
-        facts["context"] = spec.context_length
-        facts["kv_bytes_per_token"] = KVLayout.of(spec).bytes_per_token
+        facts["architecture"] = shape.architecture
+        facts["context"] = shape.context_length
+        facts["kv_bytes_per_token"] = KVLayout.of(shape).bytes_per_token
     except KVReuseError as error:
         facts["error"] = terminal.one_line(str(error).removeprefix(f"{model.path}: "))
     except OSError as error:

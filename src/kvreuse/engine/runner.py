@@ -23,7 +23,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        spec: ModelShape,
+        shape: ModelShape,
         weights: ModelWeights,
         kernels: Kernels,
         pool: PagePool,
@@ -33,14 +33,14 @@ class ModelRunner:
         grouped: bool = True,
     ) -> None:
         """``grouped``: see :class:`~kvreuse.model.decoder.Decoder`."""
-        self.spec = spec
+        self.shape = shape
         self.weights = weights
         self.kernels = kernels
         self.load_seconds = load_seconds
         self._pool = pool
         self._limits = limits
         self._decoder = Decoder(
-            spec, weights, kernels, pool.layout, pool.data, limits, grouped=grouped
+            shape, weights, kernels, pool.layout, pool.data, limits, grouped=grouped
         )
 
     @property
@@ -86,7 +86,7 @@ class ModelRunner:
 
 def load_runner(
     file: GGUFFile,
-    spec: ModelShape,
+    shape: ModelShape,
     pool: PagePool,
     config: EngineConfig,
     progress: Progress | None = None,
@@ -98,12 +98,12 @@ def load_runner(
     """
     kernels = open_kernels(config.isa, config.threads)
     begin = time.perf_counter()
-    weights = load_weights(file, spec, kernels, progress)
+    weights = load_weights(file, shape, kernels, progress)
     seconds = time.perf_counter() - begin
     limits = StepLimits(
         rows=max(config.max_num_batched_tokens, config.max_num_seqs),
         samples=config.max_num_seqs,
         sequences=config.max_num_seqs,
-        positions=min(config.model_len(spec.context_length), pool.num_tokens),
+        positions=min(config.model_len(shape.context_length), pool.num_tokens),
     )
-    return ModelRunner(spec, weights, kernels, pool, limits, seconds)
+    return ModelRunner(shape, weights, kernels, pool, limits, seconds)

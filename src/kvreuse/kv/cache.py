@@ -23,14 +23,13 @@ from kvreuse.api.retention import DEFAULT_RETENTION, Retention
 from kvreuse.config import EVICTION_POLICIES
 from kvreuse.kv.census import Prefix, census
 from kvreuse.kv.evict.evictor import HIGHEST, UNRANKED, Evictor
-from kvreuse.kv.hit import Hit
+from kvreuse.kv.hit import Hit, explain
 from kvreuse.kv.inflight import InFlight
 from kvreuse.kv.keys import TOKEN_BYTES, Hash, Tokens, sha256, token_bytes
 from kvreuse.kv.pool import PageError, PagePool
 from kvreuse.kv.prefix import Match, PrefixIndex
 from kvreuse.kv.promises import Promises
 from kvreuse.kv.sequence import SeqKV
-from kvreuse.kv.why import explain
 
 Pages = npt.NDArray[np.int32]
 Copy = tuple[int, int, int]

@@ -1,11 +1,13 @@
-"""Hit: what the cache holds of a prompt."""
+"""Hit: what the cache holds of a prompt, and why it is no more."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from kvreuse.api.miss import Miss, Reason
-from kvreuse.kv.prefix import Match
+from kvreuse.api.miss import CACHED_TOKENS, Miss, Reason
+from kvreuse.kv.evict.ghosts import Ghosts
+from kvreuse.kv.keys import TOKEN_BYTES, token_ids
+from kvreuse.kv.prefix import Match, PrefixIndex
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,3 +32,37 @@ class Hit:
     def reason(self) -> Reason | None:
         """Why it is no more; None if it could not be more."""
         return None if self.miss is None else self.miss.reason
+
+
+def explain(
+    index: PrefixIndex,
+    match: Match,
+    salt: str | None,
+    page: bytes,
+    at: int,
+    evicted: Ghosts,
+) -> Miss:
+    """Why ``match``, of a prompt of ``salt``, ends at the token ``at``.
+
+    ``page`` is the full page of the prompt in which it ends, or empty where the prompt ends in it.
+    Of other salts only the first page is looked at.
+    """
+    if page and index.next_name(match, salt, page) in evicted:
+        return Miss(Reason.EVICTED, at)
+    if page and not match.nodes and index.has_first_page(page):
+        return Miss(Reason.NAMESPACE, at, field="cache_salt")
+    if match.nearest is not None and at:
+        cached = _tokens_from(index, *match.nearest)
+        if cached:
+            return Miss(Reason.DIVERGED, at, cached=token_ids(cached))
+    return Miss(Reason.COLD, at)
+
+
+def _tokens_from(index: PrefixIndex, page: int, row: int) -> bytes:
+    """Tokens of ``page`` from ``row`` on, and of a page that continues it."""
+    wanted = CACHED_TOKENS * TOKEN_BYTES
+    tokens = index.tokens(page)[row * TOKEN_BYTES :]
+    while len(tokens) < wanted and not index.is_leaf(page):
+        page = index.first_child(page)
+        tokens += index.tokens(page)
+    return tokens[:wanted]

@@ -23,7 +23,7 @@ def calibration_path(model_digest: str) -> Path:
     return cache / "kvreuse" / "calibration" / f"{model_digest}.safetensors"
 
 
-def find_calibration(file: GGUFFile, spec: ModelShape, given: str | None) -> Calibration | None:
+def find_calibration(file: GGUFFile, given: str | None) -> Calibration | None:
     """The calibration in the file ``given``, or the one that ``kvreuse calibrate`` left; None where
     nothing was given and it left none. ConfigError for one that cannot be read, or is of another
     model.
@@ -34,11 +34,6 @@ def find_calibration(file: GGUFFile, spec: ModelShape, given: str | None) -> Cal
         return None
     calibration = Calibration.load(path)
     calibration.check_model(digest)
-    calibration.check_geometry(
-        num_layers=spec.num_layers,
-        num_kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-    )
     return calibration
 
 
@@ -52,14 +47,8 @@ def codec_for(
     """
     if name == BF16.name:
         return BF16
-    found = find_calibration(file, spec, calibration)
+    found = find_calibration(file, calibration)
     refusal = found.refusal(name) if found is not None else None
     if refusal is not None and not force:
         raise ConfigError(refusal)
-    return make_codec(
-        name,
-        num_layers=spec.num_layers,
-        num_kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-        calibration=found,
-    )
+    return make_codec(name, spec.layers, found)

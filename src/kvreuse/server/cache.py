@@ -47,7 +47,7 @@ async def lookup(request: Request) -> Response:
     service.check_model(asked.model)
     ask = await service.prepare(len(raw), lambda: service.inputs.any(asked, asked.cache_salt))
     engine, cache = service.llm.engine, service.llm.cache
-    ids = checked_ids(ask.token_ids, service.llm.spec.vocab_size)
+    ids = checked_ids(ask.token_ids, service.llm.shape.vocab_size)
     room = room_for_answer(len(ids), asked.max_tokens or 1, engine.max_model_len, cache.pool)
     hit, available = await service.engine.call(
         lambda: (cache.lookup(ids, ask.cache_salt), cache.num_available)

@@ -13,7 +13,7 @@ import pytest
 from kvreuse.errors import ModelFileError
 from kvreuse.model.gguf.architectures import ARCHITECTURES, NEUTRAL, NO_WINDOWS
 from kvreuse.model.gguf.read import GGUFFile, expected_tensors, read_spec
-from kvreuse.shape import ModelShape, RopeSpec
+from kvreuse.shape import ModelShape, RopeSpec, attention
 
 from .gguf_files import tiny_metadata, tiny_tensors, write_gguf, write_tiny
 
@@ -29,17 +29,14 @@ def test_llama(tmp_path: Path) -> None:
     spec = spec_of(write_tiny(tmp_path / "x", "llama", tied=False))
     expected = ModelShape(
         architecture="llama",
-        num_layers=2,
+        layers=(attention(2, 32),) * 2,
         hidden_size=64,
         intermediate_size=96,
         num_heads=4,
-        num_kv_heads=2,
-        head_dim=32,
         vocab_size=320,
         context_length=512,
         rms_norm_eps=float(np.float32(1e-5)),
         rope=RopeSpec("interleaved", 10000.0, 32),
-        windows=(None, None),
     )
     assert spec == expected
 

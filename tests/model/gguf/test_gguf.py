@@ -12,7 +12,7 @@ import pytest
 
 from kvreuse.errors import ModelFileError
 from kvreuse.model.gguf.read import MATRIX_TYPES, GGUFFile, expected_tensors, read_spec
-from kvreuse.shape import ModelShape, RopeSpec
+from kvreuse.shape import ModelShape, RopeSpec, attention
 
 from .gguf_files import Floats, llama_metadata, llama_tensors, write_gguf, write_tiny_llama
 
@@ -35,18 +35,15 @@ def changed(tmp_path: Path, change: Change) -> Path:
 def test_the_real_model(model_path: Path) -> None:
     assert spec_of(model_path) == ModelShape(
         architecture="llama",
-        num_layers=30,
+        layers=(attention(3, 64),) * 30,
         hidden_size=576,
         intermediate_size=1536,
         num_heads=9,
-        num_kv_heads=3,
-        head_dim=64,
         vocab_size=49152,
         context_length=8192,
         rms_norm_eps=float(np.float32(1e-5)),
         rope=RopeSpec(pairs="interleaved", base=100000.0, dims=64),
         tied_embeddings=True,
-        windows=(None,) * 30,
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from kvreuse.model.gguf.keys import WIDTH_MULTIPLE, Keys, brief
 from kvreuse.model.gguf.rope_keys import read_rope
-from kvreuse.shape import ModelShape, RopePairs, RopeSpec
+from kvreuse.shape import LayerShape, ModelShape, RopePairs, RopeSpec, attention
 
 MAX_HEAD_DIM = 256
 HEAD_MULTIPLE = 16
@@ -58,7 +58,7 @@ def llama(keys: Keys) -> ModelShape:
     spec = _common(keys, "interleaved")
     return dataclasses.replace(
         spec,
-        windows=_windows(keys, spec.num_layers, full_every=0),
+        layers=_with_windows(keys, spec.layers, full_every=0),
         qkv_bias="blk.0.attn_q.bias" in keys.file.tensors,
     )
 
@@ -90,7 +90,7 @@ def gemma3(keys: Keys) -> ModelShape:
         embedding_scale=math.sqrt(spec.hidden_size),
         qk_norm=True,
         post_norms=True,
-        windows=_windows(keys, spec.num_layers, full_every=6),
+        layers=_with_windows(keys, spec.layers, full_every=6),
         local_rope=RopeSpec("half", local_base, spec.rope.dims),
         attention_scale=(spec.hidden_size / spec.num_heads) ** -0.5 if largest else None,
     )
@@ -114,18 +114,26 @@ def _common(keys: Keys, pairs: RopePairs, default_base: float = 10_000.0) -> Mod
     head_dim = _head_dim(keys, hidden, heads)
     return ModelShape(
         architecture=keys.architecture,
-        num_layers=layers,
+        layers=(attention(_kv_heads(keys, heads), head_dim),) * layers,
+        context_length=keys.count("context_length"),
         hidden_size=hidden,
         intermediate_size=keys.width("feed_forward_length"),
         num_heads=heads,
-        num_kv_heads=_kv_heads(keys, heads),
-        head_dim=head_dim,
         vocab_size=_vocab_size(keys),
-        context_length=keys.count("context_length"),
         rms_norm_eps=keys.real("attention.layer_norm_rms_epsilon"),
         rope=read_rope(keys, head_dim, pairs, default_base),
         tied_embeddings="output.weight" not in keys.file.tensors,
-        windows=(None,) * layers,
+    )
+
+
+def _with_windows(
+    keys: Keys, layers: tuple[LayerShape, ...], full_every: int
+) -> tuple[LayerShape, ...]:
+    """The layers with the windows that the file says they have."""
+    windows = _windows(keys, len(layers), full_every)
+    return tuple(
+        dataclasses.replace(layer, window=window)
+        for layer, window in zip(layers, windows, strict=True)
     )
 
 

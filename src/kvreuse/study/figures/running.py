@@ -25,8 +25,8 @@ T = TypeVar("T")
 def layout_of(model: str) -> tuple[KVLayout, int]:
     """The pages of a model in bf16, and the longest sequence that it was made for."""
     with GGUFFile(resolve(model)) as file:
-        spec = read_spec(file)
-    return KVLayout.of(spec), spec.context_length
+        shape = read_spec(file)
+    return KVLayout.of(shape), shape.context_length
 
 
 def engine(options: Options, length: int, sequences: int = 1, **settings: Any) -> LLM:
