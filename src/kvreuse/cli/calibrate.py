@@ -133,7 +133,7 @@ def _show(found: Calibrated, bound: float, target: Path, picture: Path) -> None:
     terminal.say(f"auto: keys and values of {planes} (by layer and head)")
     if found.increases["auto"].at_most > bound:
         terminal.say(
-            f"auto is not shown to stay within {bound:.2%}: that takes a longer --text, "
+            f"auto was not shown to stay within {bound:.2%}: give a longer --text, "
             f"or a larger {BOUND_FLAG}",
             "yellow",
         )

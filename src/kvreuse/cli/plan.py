@@ -65,7 +65,7 @@ def plan(
         bool, typer.Option("--json", metavar="", help="Print one JSON object; sizes in bytes.")
     ] = False,
 ) -> None:
-    """Tell the memory that a model takes, and what fits. No weights are needed.
+    """Show the memory that a model takes, and what fits. No weights are needed.
 
     \b
       kvreuse plan llama-3-8b

@@ -110,7 +110,7 @@ def _read_prompt(prompt: str, *, raw: bool) -> str:
                 f"standard input is not UTF-8 at byte {error.start}: convert it first"
             ) from None
         if not raw:
-            words = words.removesuffix("\n")  # a line's end says nothing in a chat
+            words = words.removesuffix("\n")  # a chat's message needs no line break at its end
     if not words:
         raise RequestError("the prompt is empty: give some text")
     return words

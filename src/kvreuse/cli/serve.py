@@ -83,7 +83,7 @@ def _name(model: str) -> str:
 
 
 def _tell(llm: LLM, config: ServerConfig, names: list[str], port: int, seconds: float) -> None:
-    """Where it is, what it serves, and how much of that at once."""
+    """Print the address, the model, and how many tokens and answers there is room for."""
     host = f"[{config.host}]" if ":" in config.host else config.host
     pool, console = llm.pool, terminal.stderr()
     pages = terminal.plural(pool.num_pages, "page")
@@ -102,5 +102,5 @@ def _tell(llm: LLM, config: ServerConfig, names: list[str], port: int, seconds: 
     console.print(where, soft_wrap=True)
     console.print(room, soft_wrap=True)
     if not config.loopback and not config.keys():
-        warning = f" anybody who reaches {host} may use it: see --api-key-file"
+        warning = f" anybody who reaches {host} can use the server: set --api-key-file"
         console.print(Text.assemble(("warning:", "yellow"), warning), soft_wrap=True)

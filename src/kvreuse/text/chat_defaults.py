@@ -1,4 +1,4 @@
-"""Chat templates for files that have none, told by the tokens that a vocabulary has.
+"""Chat templates for files that have none, chosen by the tokens of the vocabulary.
 
 Only where the tokens that delimit turns are there was a model made for these turns; without any of
 them there is no template, and so no chat. The three formats are those of the models' own templates,

@@ -30,7 +30,7 @@ TOKENS = 1024
 SLOTS, ROUNDS = 8, 800
 """The load whose resident memory is measured: sequences at once, tokens appended to each."""
 WASTES = {"concatenation": "resident_bytes", "pool": "taken_bytes"}
-"""What is lost to whom: what the system keeps for arrays, what lies unused in pages taken."""
+"""The memory whose empty share is reported: resident bytes for arrays, pages taken for the pool."""
 STRIDE = 16
 """Tokens whose median append is one point of the picture."""
 
@@ -113,7 +113,7 @@ def _peak(name: str, layout: KVLayout, tokens: int) -> int:
 
 
 def _load(name: str, layout: KVLayout, longest: int, rounds: int) -> dict[str, list[int]]:
-    """The load in a process of its own, whose resident memory is nobody else's."""
+    """Run the load in a process of its own, so that resident memory is that of the load alone."""
     uniform = [*sizes_of(layout), layout.page_size]
     wanted = json.dumps(
         {"holder": name, "layout": uniform, "slots": SLOTS, "longest": longest, "rounds": rounds}

@@ -93,7 +93,7 @@ def _prompts(share: float, tokens: int, run: int, vocab_size: int) -> tuple[list
 def _serve(llm: LLM, head: list[int], prompts: list[list[int]]) -> dict[str, float]:
     """Mean seconds to the first token, the most bytes held at once, prompt tokens computed."""
     if head:
-        llm.generate([head], greedy(1))  # somebody asked something of the kind before
+        llm.generate([head], greedy(1))  # the shared part was served once before
     engine, before = llm.engine, llm.engine.counters.computed_tokens
     for prompt in prompts:
         engine.submit(Ask(prompt, greedy(ANSWER)))

@@ -108,7 +108,7 @@ class Options:
         return Path(self.model).stem if Path(self.model).suffix == ".gguf" else self.model
 
     def say(self, done: int, total: int) -> None:
-        """Tell the progress to whoever wants it."""
+        """Call ``progress``, if there is one."""
         if self.progress is not None:
             self.progress(done, total)
 

@@ -53,7 +53,7 @@ def replay(
         hits += int(trace.tokens(request)[kv.written // size])
         missing = len(ids) - 1 - kv.written
         if not cache.reserve(kv, missing):
-            raise AssertionError("nobody else uses a page: there is always room")
+            raise AssertionError("the only request found no free page")
         cache.commit(kv, ids, missing)
         ended = ends is not None and ends[number]
         cache.close(kv, ids, Retention(session_end=True) if ended else DEFAULT_RETENTION)

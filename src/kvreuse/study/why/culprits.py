@@ -20,7 +20,7 @@ SAME_AFTER = 32
 
 
 class Cause(str, enum.Enum):
-    """What keeps prompts from sharing more."""
+    """A reason for which prompts share less than they could."""
 
     CLOCK = "clock"
     RANDOM_ID = "random id"
@@ -94,7 +94,7 @@ class Culprit:
 
 
 def culprit(one: Rendered, other: Rendered) -> Culprit | None:
-    """What is known to break the prefix between two prompts, the later one last; None: nothing."""
+    """The cause that breaks the prefix of two prompts, the later one last; None: not recognised."""
     if one.asked.salt != other.asked.salt:
         return Culprit(Cause.SALT, one.asked.salt or "", other.asked.salt or "")
     at = shared_start(one.text, other.text)
@@ -171,7 +171,7 @@ def _rest(rendered: Rendered, at: int) -> str:
 
 
 def _is_newest(rendered: Rendered, at: int) -> bool:
-    """Whether a character is in the last message: what is asked now, and so differs by right."""
+    """Whether a character is in the last message, the newest, which is expected to differ."""
     messages = rendered.asked.messages
     part = rendered.parts.at(at)
     return messages is not None and part.kind == "message" and part.index == len(messages) - 1
