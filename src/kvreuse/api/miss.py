@@ -47,8 +47,8 @@ class Words(NamedTuple):
 class Miss:
     """Where reuse of a prompt ended, and why.
 
-    The cache says it in tokens. What these read is worked out when somebody asks for it first,
-    in that one's thread: of a long chat it takes its time.
+    The cache names tokens. The text that they stand for is made when it is first read, in the
+    reader's thread: for a long chat that takes a while.
     """
 
     reason: Reason
@@ -59,7 +59,7 @@ class Miss:
     field: str | None = None
     """NAMESPACE: what differs."""
     lost_tokens: int = 0
-    """Tokens computed that the cache did not have; the last one, always computed, aside."""
+    """Prompt tokens that had to be computed, without the last one, which always is."""
     lost_seconds: float | None = None
     """Seconds to compute them at the speed measured so far; None before a measurement."""
     read: Callable[[], Words] = dataclasses.field(default=Words, compare=False, repr=False)

@@ -121,7 +121,7 @@ class Delta:
 
 
 def _rate(count: int, start: float | None, end: float | None) -> float | None:
-    """``count`` per second between two times; None where either is missing or they are equal."""
+    """``count`` per second between two times; None where there is no such interval."""
     if count <= 0 or start is None or end is None or end <= start:
         return None
     return count / (end - start)
