@@ -24,7 +24,7 @@ from kvreuse.kv.codec.codec import UNIFORM, KVCodec, make_codec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.model.calibrated import codec_for
 from kvreuse.model.fetch.source import resolve
-from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.model.open import open_checkpoint
 from kvreuse.ops.native import Attention, Kernels, KVView, Rotary, open_kernels
 from kvreuse.shape import ModelShape
 from layer import LayerStep
@@ -119,9 +119,9 @@ def kernel(kernels: Kernels, shape: ModelShape, repeats: int) -> Figures:
 
 def model(bench: Bench, path: str, repeats: int) -> dict[str, Figures]:
     """Every case of the model, by codec."""
-    with GGUFFile(resolve(path)) as file:
+    with open_checkpoint(resolve(path)) as checkpoint:
         benches = {
-            name: bench.with_codec(codec_for(file, bench.shape, name, None, force=True))
+            name: bench.with_codec(codec_for(checkpoint, name, None, force=True))
             for name in UNIFORM
         }
     found: dict[str, Figures] = {}

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.model.open import open_checkpoint
 from kvreuse.ops.batch import Float32Array
 from kvreuse.text.tokenizer import Tokenizer
 
@@ -31,8 +31,8 @@ def codec_model(real_model: Path, tiny_model: Path, codec: str) -> Path:
 
 @pytest.fixture(scope="module")
 def ids(codec_model: Path) -> list[int]:
-    with GGUFFile(codec_model) as file:
-        return Tokenizer.from_gguf(file).encode(standard_text()[:20_000])
+    with open_checkpoint(codec_model) as checkpoint:
+        return Tokenizer(checkpoint.vocabulary).encode(standard_text()[:20_000])
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,8 @@ from kvreuse.config import EngineConfig
 from kvreuse.engine.runner import load_runner
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.checkpoint import Checkpoint
+from kvreuse.model.open import open_checkpoint
 from kvreuse.ops import reference
 from kvreuse.ops.batch import BatchInput
 from kvreuse.shape import ModelShape
@@ -169,20 +170,22 @@ CASES += tuple(
 
 
 @functools.cache
-def model_file(case: Case) -> GGUFFile:
+def model_file(case: Case) -> Checkpoint:
     with tempfile.TemporaryDirectory() as folder:
-        return GGUFFile(case.write(Path(folder) / "model.gguf"))  # mapped: outlives its name
+        return open_checkpoint(case.write(Path(folder) / "model.gguf"))  # mapped: outlives its name
 
 
 @functools.cache
 def twin(case: Case) -> tuple[Float32, Pages]:
     """Logits and pages of the NumPy forward pass."""
-    file = model_file(case)
-    shape = read_spec(file)
+    checkpoint = model_file(case)
+    shape = checkpoint.shape
     layout = case.layout(shape)
     weights = {
-        name: reference.matrix(int(info.type), file.data(name), *(1, *info.shape)[-2:])
-        for name, info in file.tensors.items()
+        tensor.name: reference.matrix(
+            int(tensor.type), checkpoint.data(tensor), *(1, *tensor.shape)[-2:]
+        )
+        for tensor in checkpoint.tensors.values()
     }
     pages = unwritten(layout, case)
     return reference.forward(shape, weights, case.batch(shape), pages, layout), pages
@@ -221,8 +224,8 @@ def steps(whole: BatchInput, alone: int) -> Iterator[tuple[Ints, BatchInput]]:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_engine_and_twin_are_equal(case: Case, alone: int, isa: str) -> None:
     logits, pages = twin(case)
-    file = model_file(case)
-    shape = read_spec(file)
+    checkpoint = model_file(case)
+    shape = checkpoint.shape
     layout = case.layout(shape)
     pool = PagePool(layout, len(pages))
     pool.data[:] = unwritten(layout, case)
@@ -235,7 +238,7 @@ def test_engine_and_twin_are_equal(case: Case, alone: int, isa: str) -> None:
         max_num_batched_tokens=rows,
         max_num_seqs=rows,
     )
-    runner = load_runner(file, shape, pool, config)
+    runner = load_runner(checkpoint, shape, pool, config)
     for where, batch in steps(case.batch(shape), alone):
         np.testing.assert_array_equal(runner.run(batch), logits[where])
     np.testing.assert_array_equal(pool.data, pages)
@@ -244,7 +247,7 @@ def test_engine_and_twin_are_equal(case: Case, alone: int, isa: str) -> None:
 def test_the_cases_have_every_mixture_of_codecs() -> None:
     pairs = set()
     for case in CASES:
-        layout = case.layout(read_spec(model_file(case)))
+        layout = case.layout(model_file(case).shape)
         for layer, kind, head in layout.planes():
             if kind == "key":
                 value = layout.plane_codec(layer, "value", head)

@@ -15,7 +15,7 @@ from kvreuse.kv.codec.codec import BF16, KVCodec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.decoder import StepLimits
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
 from kvreuse.ops.batch import BatchInput, Float32Array
 from kvreuse.text.tokenizer import Tokenizer
 
@@ -44,11 +44,11 @@ class EngineModel:
             max_num_seqs=ROWS_AT_ONCE,
             isa=isa,
         )
-        with GGUFFile(path) as file:
-            self.shape = read_spec(file)
-            self.tokenizer = Tokenizer.from_gguf(file)
+        with open_checkpoint(path) as checkpoint:
+            self.shape = checkpoint.shape
+            self.tokenizer = Tokenizer(checkpoint.vocabulary)
             self._pool = self._take_pool(BF16, max_tokens)
-            self._runner = load_runner(file, self.shape, self._pool, config)
+            self._runner = load_runner(checkpoint, self.shape, self._pool, config)
         self.max_tokens = max_tokens
 
     def _take_pool(self, codec: KVCodec, max_tokens: int) -> PagePool:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from kvreuse.kv.layout import KVLayout
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
 from kvreuse.ops import reference as ref
 from kvreuse.shape import ModelShape, RopeSpec, attention
 
@@ -81,8 +81,8 @@ TABLE = np.array([6, 1, 4], dtype=np.int32)
 
 
 def spec_of(path: Path) -> ModelShape:
-    with GGUFFile(path) as file:
-        return read_spec(file)
+    with open_checkpoint(path) as checkpoint:
+        return checkpoint.shape
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from kvreuse.config import EngineConfig
 from kvreuse.errors import ConfigError
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.gguf.container import GGUFFile
+from kvreuse.model.open import open_checkpoint
 from kvreuse.plan.engine import PoolPlan, plan_engine
 from kvreuse.plan.memory import KVPlan
 from kvreuse.plan.source import find_model
@@ -54,10 +55,10 @@ def mapped_bytes(pool: PagePool) -> int:
 
 def test_the_pool_is_planned_to_the_byte(real_model: Path) -> None:
     config = EngineConfig(str(real_model), kv_cache_memory=POOL)
-    with GGUFFile(real_model) as file:
-        shape = read_spec(file)
+    with open_checkpoint(real_model) as checkpoint:
+        shape = checkpoint.shape
         layout = KVLayout.of(shape)
-        plan = plan_engine(file, shape, layout, config, threads=1)
+        plan = plan_engine(checkpoint, shape, layout, config, threads=1)
     pool = PagePool(layout, plan.pool.num_pages)
     assert plan.pool.nbytes == pool.nbytes == pool.data.nbytes == mapped_bytes(pool) - SLACK
     by_shape = KVPlan(find_model(str(real_model)).shape).page_bytes

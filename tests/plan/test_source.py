@@ -11,7 +11,7 @@ import pytest
 from kvreuse.errors import ModelFileError
 from kvreuse.kv.layout import KVLayout
 from kvreuse.model.fetch.folders import FOLDER_VARIABLE
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
 from kvreuse.plan.buffers import StepShape, buffer_bytes
 from kvreuse.plan.facts import facts
 from kvreuse.plan.memory import KVPlan
@@ -25,8 +25,8 @@ CONFIG = dict(facts()["gpt2"].config)
 
 
 def test_a_page_of_the_plan_is_a_page_of_the_engine(real_model: Path) -> None:
-    with GGUFFile(real_model) as file:
-        layout = KVLayout.of(read_spec(file))
+    with open_checkpoint(real_model) as checkpoint:
+        layout = KVLayout.of(checkpoint.shape)
     kv = KVPlan(find_model(str(real_model)).shape)
     assert (kv.page_bytes, kv.token_bytes) == (layout.page_bytes, layout.bytes_per_token)
 

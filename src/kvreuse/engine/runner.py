@@ -7,8 +7,8 @@ import time
 from kvreuse.config import EngineConfig
 from kvreuse.errors import RequestError
 from kvreuse.kv.pool import PagePool
+from kvreuse.model.checkpoint import Checkpoint
 from kvreuse.model.decoder import Decoder, StepLimits
-from kvreuse.model.gguf.container import GGUFFile
 from kvreuse.model.weights import ModelWeights, Progress, load_weights
 from kvreuse.ops.batch import BatchInput, Float32Array
 from kvreuse.ops.native import Kernels, open_kernels
@@ -85,7 +85,7 @@ class ModelRunner:
 
 
 def load_runner(
-    file: GGUFFile,
+    checkpoint: Checkpoint,
     shape: ModelShape,
     pool: PagePool,
     config: EngineConfig,
@@ -93,12 +93,13 @@ def load_runner(
 ) -> ModelRunner:
     """Open the kernels, repack the weights, take the buffers of the forward pass.
 
-    ``file`` may be closed afterwards. ``progress`` gets the bytes of weights that are repacked, and
-    of all. ConfigError for a path or a number of threads that the machine cannot honour.
+    ``checkpoint`` may be closed afterwards. ``progress`` gets the bytes of weights that are
+    repacked, and of all. ConfigError for a path or a number of threads that the machine cannot
+    honour.
     """
     kernels = open_kernels(config.isa, config.threads)
     begin = time.perf_counter()
-    weights = load_weights(file, shape, kernels, progress)
+    weights = load_weights(checkpoint, kernels, progress)
     seconds = time.perf_counter() - begin
     limits = StepLimits(
         rows=max(config.max_num_batched_tokens, config.max_num_seqs),

@@ -7,7 +7,7 @@ import dataclasses
 from kvreuse.config import EngineConfig
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import pages_within
-from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.model.checkpoint import Checkpoint
 from kvreuse.plan.buffers import StepShape, buffer_bytes, process_bytes
 from kvreuse.plan.weights import packed_bytes, vector_bytes
 from kvreuse.shape import ModelShape
@@ -70,9 +70,13 @@ class EnginePlan:
 
 
 def plan_engine(
-    file: GGUFFile, shape: ModelShape, layout: KVLayout, config: EngineConfig, threads: int
+    checkpoint: Checkpoint,
+    shape: ModelShape,
+    layout: KVLayout,
+    config: EngineConfig,
+    threads: int,
 ) -> EnginePlan:
-    """The plan of an engine that serves ``file`` by ``config``, from its header alone.
+    """The plan of an engine that serves a model by ``config``, known before its weights are read.
 
     ConfigError if the memory for the KV cache is more than there is, or holds no page.
     """
@@ -84,7 +88,8 @@ def plan_engine(
         threads=threads,
     )
     return EnginePlan(
-        weights=packed_bytes(file) + vector_bytes(file),
+        weights=packed_bytes(checkpoint.tensors.values())
+        + vector_bytes(checkpoint.tensors.values()),
         buffers=buffer_bytes(shape, step),
         process=process_bytes(shape.vocab_size),
         pool=pool,

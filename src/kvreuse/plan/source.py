@@ -10,12 +10,12 @@ from kvreuse.errors import ModelFileError
 from kvreuse.model.fetch import folders, hub
 from kvreuse.model.fetch.source import CATALOGUE, resolve
 from kvreuse.model.gguf.container import MAGIC, GGUFFile
-from kvreuse.model.gguf.read import read_spec
+from kvreuse.model.open import open_checkpoint
 from kvreuse.plan.config_json import SERVED, cache_shape_of, read_config, shape_of, text_fields
 from kvreuse.plan.facts import Fact, facts, find
 from kvreuse.plan.fields import Fields
 from kvreuse.plan.gguf_keys import gguf_config
-from kvreuse.plan.weights import file_bytes, packed_bytes, vector_bytes
+from kvreuse.plan.weights import packed_bytes, vector_bytes
 from kvreuse.shape import CacheShape
 
 INDEX = "model.safetensors.index.json"
@@ -72,16 +72,23 @@ def with_weights(model: PlannedModel, nbytes: int) -> PlannedModel:
 
 
 def _of_gguf(path: Path, name: str) -> PlannedModel:
-    with GGUFFile(path) as file:
+    with open_checkpoint(path) as checkpoint:
         try:
-            served = read_spec(file)
+            served = checkpoint.shape
         except ModelFileError as error:
-            shape = cache_shape_of(Fields(gguf_config(file), str(path)))
-            shape = dataclasses.replace(shape, architecture=file.get("general.architecture", str))
-            reason = str(error).removeprefix(f"{path}: ")
-            return PlannedModel(name, str(path), shape, file_bytes(file), "as in the file", reason)
-        weights = packed_bytes(file) + vector_bytes(file)
+            return _of_unserved_gguf(path, name, str(error).removeprefix(f"{path}: "))
+        tensors = checkpoint.tensors.values()
+        weights = packed_bytes(tensors) + vector_bytes(tensors)
         return PlannedModel(name, str(path), served, weights, "packed")
+
+
+def _of_unserved_gguf(path: Path, name: str, reason: str) -> PlannedModel:
+    """What the keys of a file say, though this engine does not serve it for ``reason``."""
+    with GGUFFile(path) as file:
+        shape = cache_shape_of(Fields(gguf_config(file), str(path)))
+        shape = dataclasses.replace(shape, architecture=file.get("general.architecture", str))
+        nbytes = sum(tensor.nbytes for tensor in file.tensors.values())
+    return PlannedModel(name, str(path), shape, nbytes, "as in the file", reason)
 
 
 def _of_config(path: Path, name: str, weights: int | None = None) -> PlannedModel:

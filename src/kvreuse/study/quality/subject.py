@@ -14,7 +14,7 @@ from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.decoder import StepLimits
 from kvreuse.model.fetch.source import resolve
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
 from kvreuse.model.weights import ModelWeights, Progress, load_weights
 from kvreuse.ops.batch import BatchInput, Float32Array, Int32Array
 from kvreuse.ops.native import Kernels, open_kernels
@@ -45,12 +45,12 @@ class Subject:
 
         ModelFileError for a file that cannot be served.
         """
-        with GGUFFile(resolve(config.model)) as file:
-            shape = read_spec(file)
-            tokenizer = Tokenizer.from_gguf(file)
-            digest = file.sha256().hex()
+        with open_checkpoint(resolve(config.model)) as checkpoint:
+            shape = checkpoint.shape
+            tokenizer = Tokenizer(checkpoint.vocabulary)
+            digest = checkpoint.digest().hex()
             kernels = open_kernels(config.isa, config.threads)
-            weights = load_weights(file, shape, kernels, progress)
+            weights = load_weights(checkpoint, kernels, progress)
         return cls(shape, weights, kernels, tokenizer, digest)
 
     @property
