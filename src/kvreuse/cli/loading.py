@@ -60,8 +60,9 @@ def loaded(model: str, options: dict[str, Any]) -> Iterator[tuple[LLM, float]]:
     Says so where keys and values are rounded without a calibration.
     """
     start = time.perf_counter()
+    load = kvreuse.LLM  # imported now: the bar is about the model alone
     with progress(f"Loading {model}") as report:
-        llm = kvreuse.LLM(model, progress=report, **options)
+        llm = load(model, progress=report, **options)
     with llm:
         seconds = time.perf_counter() - start
         codec = llm.pool.layout.codec
