@@ -14,8 +14,6 @@ faster than memory.) ``Python`` is the part of a step spent outside the kernels.
 
 from __future__ import annotations
 
-import argparse
-import copy
 import dataclasses
 import json
 import statistics
@@ -26,26 +24,20 @@ import numpy as np
 
 from kvreuse.api.ask import Ask
 from kvreuse.api.sampling_params import SamplingParams
-from kvreuse.engine.engine import Engine
-from kvreuse.engine.runner import ModelRunner
-from kvreuse.errors import KVReuseError
-from kvreuse.kv.cache import KVCache
+from kvreuse.config import EngineConfig
 from kvreuse.kv.codec.codec import BF16, KVCodec
-from kvreuse.kv.layout import KVLayout
-from kvreuse.kv.pool import PagePool
-from kvreuse.model.decoder import StepLimits
-from kvreuse.model.fetch.source import resolve
-from kvreuse.model.open import open_checkpoint
-from kvreuse.model.weights import load_weights
+from kvreuse.load import load
 from kvreuse.ops.native import Kernels, open_kernels
 from limits import measure as measure_limits
 from limits import table as limits_table
+from reporting import bench_parser, run_main
 
 MIB = 1 << 20
 MAX_LEN = 2048
 BUDGET = 512
 SEATS = 32
 DECODE_STEPS = 24
+POOL = "1GiB"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,35 +83,33 @@ class Run:
 
 
 class Bench:
-    """One model on one path, with an engine whose kernels are timed."""
+    """One model, with an engine whose kernels are timed."""
 
-    def __init__(self, model: str, kernels: Kernels) -> None:
-        with open_checkpoint(resolve(model)) as checkpoint:
-            self.shape = checkpoint.shape
-            self.weights = load_weights(checkpoint, kernels)
-        self._kernels = kernels
-        self._begin(BF16)
+    def __init__(self, model: str, kernels: Kernels, kv_cache_dtype: str = BF16.name) -> None:
+        """Load the model on the path and threads of ``kernels``, with pages for every case."""
+        self._model, self._kernels = model, kernels
+        config = EngineConfig(
+            model=model,
+            kv_cache_memory=POOL,
+            kv_cache_dtype=kv_cache_dtype,
+            force_kv_cache_dtype=True,
+            max_model_len=MAX_LEN,
+            max_num_batched_tokens=BUDGET,
+            max_num_seqs=SEATS,
+            enable_prefix_caching=False,
+            isa=kernels.isa,
+            threads=kernels.threads,
+        )
+        loaded = load(config)
+        self.shape = loaded.shape
+        self.layout = loaded.pool.layout
+        self.runner = loaded.runner
+        self.engine = loaded.engine
+        self._random = np.random.default_rng(0)
 
     def with_codec(self, codec: KVCodec) -> Bench:
-        """The same weights over pages of another codec."""
-        other = copy.copy(self)
-        other._begin(codec)
-        return other
-
-    def _begin(self, codec: KVCodec) -> None:
-        """An engine, with pages for every case."""
-        self.layout = KVLayout.of(self.shape, codec=codec)
-        self.pool = PagePool(self.layout, SEATS * self.layout.pages_for(512) + 64)
-        limits = StepLimits(rows=BUDGET, samples=SEATS, sequences=SEATS, positions=MAX_LEN)
-        self.runner = ModelRunner(self.shape, self.weights, self._kernels, self.pool, limits)
-        self.engine = Engine(
-            self.runner,
-            KVCache(self.pool, b"", enable_prefix_caching=False),
-            None,
-            vocab_size=self.shape.vocab_size,
-            max_model_len=MAX_LEN,
-        )
-        self._random = np.random.default_rng(0)
+        """The same model with keys and values in another codec."""
+        return Bench(self._model, self._kernels, codec.name)
 
     def run(self, case: Case) -> Run:
         """A prefill, or some steps of decoding."""
@@ -150,13 +140,13 @@ class Bench:
         rows = case.sequences if case.decode else case.context
         steps = 1 if case.decode else -(-case.context // BUDGET)
         seen = case.context if case.decode else case.context / 2
-        layers = self.weights.layers
+        layers = self.runner.weights.layers
         inside = sum(
             p.inputs * p.outputs for w in layers for p in (w.qkv, w.output, w.gate_up, w.down)
         )
         logits = self.shape.vocab_size * self.shape.hidden_size
         attention = rows * seen * self.shape.q_size * 2 * self.shape.num_layers
-        nbytes = steps * self.weights.nbytes
+        nbytes = steps * self.runner.weights.nbytes
         nbytes += case.sequences * case.context * self.layout.bytes_per_token
         return 2 * (rows * inside + case.sequences * logits), 2 * attention, nbytes
 
@@ -216,19 +206,6 @@ def table(results: list[Result]) -> str:
     return "\n".join(lines)
 
 
-def bench_parser(description: str | None) -> argparse.ArgumentParser:
-    """What every bench of one model in this process may be told."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model", nargs="?", default="smollm2-135m", help="a GGUF file or a name")
-    parser.add_argument("--isa", help="instruction-set path (default: the best of this machine)")
-    parser.add_argument("--threads", type=int, help="default: the cores of this process")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser
-
-
 def main() -> int:
     """Measure and print; the exit status."""
     parser = bench_parser(__doc__)
@@ -239,12 +216,8 @@ def main() -> int:
         names = ", ".join(repr(case.name) for case in CASES)
         print(f"error: --only takes a part of {names}; --repeats at least 1", file=sys.stderr)
         return 2
-    try:
-        kernels = open_kernels(options.isa, options.threads)
-        bench = Bench(options.model, kernels)
-    except KVReuseError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    kernels = open_kernels(options.isa, options.threads)
+    bench = Bench(options.model, kernels)
     limits = measure_limits(kernels)
     results = measure(bench, cases, options.repeats)
     if options.json:
@@ -256,4 +229,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_main(main))

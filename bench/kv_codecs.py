@@ -18,7 +18,7 @@ import time
 
 import numpy as np
 
-from engine import Bench, Case, bench_parser
+from engine import Bench, Case
 from kvreuse.errors import KVReuseError
 from kvreuse.kv.codec.codec import UNIFORM, KVCodec, make_codec
 from kvreuse.kv.layout import KVLayout
@@ -28,6 +28,7 @@ from kvreuse.model.open import open_checkpoint
 from kvreuse.ops.native import Attention, Kernels, KVView, Rotary, open_kernels
 from kvreuse.shape import ModelShape
 from layer import LayerStep
+from reporting import bench_parser
 
 SEQUENCES, TOKENS = 16, 4096
 CALLS = 3

@@ -76,7 +76,7 @@ def tokenised(http: httpx.Client, lines: Sequence[dict[str, Any]]) -> tuple[list
 
 
 async def replay(url: str, calls: Sequence[Call], clients: int, max_tokens: int) -> None:
-    """Send them, in order; what each reused and when it answered is noted."""
+    """Send them, in order; each gets its reused tokens and the time of its first token."""
     seats = asyncio.Semaphore(clients)
 
     async def one(http: httpx.AsyncClient, call: Call) -> None:
@@ -99,7 +99,7 @@ async def replay(url: str, calls: Sequence[Call], clients: int, max_tokens: int)
 
 
 def boundless(calls: Sequence[Call]) -> int:
-    """Tokens, in whole pages, that a cache which forgets nothing would have of the prompts."""
+    """Tokens, in whole pages, that an unlimited cache would hold of the prompts."""
     numbers: dict[bytes, int] = {}
     found = 0
     for call in calls:
@@ -146,7 +146,7 @@ def main() -> int:
                 calls, dropped = tokenised(http, lines)
                 print(f"{len(calls)} calls, {dropped} dropped: longer than the context")
                 share = boundless(calls) / sum(len(call.prompt) for call in calls)
-                print(f"{'no end of pages':<16} reused {share:6.1%}")
+                print(f"{'unlimited cache':<16} reused {share:6.1%}")
                 if options.trace is not None:
                     numbers: dict[bytes, int] = {}
                     start = calls[0].timestamp

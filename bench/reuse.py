@@ -1,6 +1,6 @@
 """What reuse saves, and what it costs.
 
-    python bench/reuse.py [MODEL] [--threads N] [--repeats 3] [--trace CSV] [--json]
+    python bench/reuse.py [MODEL] [--isa PATH] [--threads N] [--repeats 3] [--trace CSV] [--json]
 
 Every prompt is random tokens of its own run, so that nothing is reused but what a case is about.
 Everything is greedy and runs through the engine; each figure is the median of the repeats. With a
@@ -10,15 +10,14 @@ have them) also the memory that pages waste.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import dataclasses
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,13 +26,12 @@ from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.engine.metrics import Counters
 from kvreuse.engine.request import Request
 from kvreuse.engine.scheduler import Scheduler
-from kvreuse.errors import KVReuseError
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.llm import LLM
+from reporting import Figures, bench_parser, medians, run_main, show
 
-Figures = dict[str, float]
 OVERHEAD_PAIRS = 9
 SMALL_POOL, POOL = "192MiB", "384MiB"
 MOST_TOKENS = 1 << 17
@@ -53,7 +51,9 @@ class Tokens:
         return drawn
 
 
-def full_llm(model: str, threads: int | None, tokens: Tokens, *, caching: bool, pool: str) -> LLM:
+def full_llm(
+    model: str, machine: dict[str, Any], tokens: Tokens, *, caching: bool, pool: str
+) -> LLM:
     """A model whose pool is full, as that of a server that has run for a while.
 
     A page that was never touched is slow to write, for a reason that is not the engine's.
@@ -61,9 +61,9 @@ def full_llm(model: str, threads: int | None, tokens: Tokens, *, caching: bool, 
     llm = LLM(
         model,
         kv_cache_memory=pool,
-        threads=threads,
         max_model_len=4096,
         enable_prefix_caching=caching,
+        **machine,
     )
     for _ in range(1 + llm.cache.pool.num_pages * llm.cache.page_size // 4096):
         serve(llm, [tokens(512) for _ in range(8)], 1)
@@ -73,9 +73,9 @@ def full_llm(model: str, threads: int | None, tokens: Tokens, *, caching: bool, 
 class Bench:
     """One model with prefix caching, and room for all that a case serves."""
 
-    def __init__(self, model: str, threads: int | None) -> None:
+    def __init__(self, model: str, machine: dict[str, Any]) -> None:
         self.tokens = Tokens(seed=0)
-        self._llm = full_llm(model, threads, self.tokens, caching=True, pool=POOL)
+        self._llm = full_llm(model, machine, self.tokens, caching=True, pool=POOL)
 
     def shared(self) -> Figures:
         """32 requests at once: 1,024 shared tokens and 32 of their own, 64 out."""
@@ -122,10 +122,10 @@ class Bench:
 class Pair:
     """A model with prefix caching, and one without, side by side."""
 
-    def __init__(self, model: str, threads: int | None) -> None:
+    def __init__(self, model: str, machine: dict[str, Any]) -> None:
         self._tokens = Tokens(seed=1)
         self._on, self._off = (
-            full_llm(model, threads, self._tokens, caching=caching, pool=SMALL_POOL)
+            full_llm(model, machine, self._tokens, caching=caching, pool=SMALL_POOL)
             for caching in (True, False)
         )
 
@@ -239,41 +239,22 @@ def measure(bench: Bench, pair: Pair, repeats: int) -> dict[str, Figures]:
     for _ in range(repeats):
         for case in cases:
             runs.setdefault(case.__doc__ or "", []).append(case())
-    return {
-        name: {key: statistics.median(run[key] for run in every) for key in every[0]}
-        for name, every in runs.items()
-    }
+    return {name: medians(every) for name, every in runs.items()}
 
 
 def main() -> int:
     """Measure and print; the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model", nargs="?", default="smollm2-135m", help="a GGUF file or a name")
-    parser.add_argument("--threads", type=int, help="default: the cores of this process")
+    parser = bench_parser(__doc__, repeats=3)
     parser.add_argument("--trace", type=Path, metavar="CSV", help="lengths of requests")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    try:
-        bench = Bench(options.model, options.threads)
-        pair = Pair(options.model, options.threads)
-    except KVReuseError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    machine = {"threads": options.threads, "isa": options.isa}
+    bench, pair = Bench(options.model, machine), Pair(options.model, machine)
     results = measure(bench, pair, options.repeats)
     if options.trace is not None:
         results[waste.__doc__ or ""] = waste(options.trace)
-    if options.json:
-        print(json.dumps(results, indent=2))
-        return 0
-    for name, figures in results.items():
-        print(name)
-        for key, value in figures.items():
-            print(f"  {key:<32}{value:>12,.3f}")
+    show(results, as_json=options.json)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_main(main))

@@ -28,7 +28,7 @@ class Served:
         return 1024 * int(found[1])
 
     def get(self, path: str) -> httpx.Response:
-        """What a path says."""
+        """The reply to a GET of ``path``. HTTPStatusError unless it is a success."""
         return httpx.get(self.url + path, timeout=60).raise_for_status()
 
 

@@ -1,6 +1,6 @@
 """What HTTP costs on top of the engine.
 
-    python bench/serving.py [MODEL] [--threads N] [--repeats 5] [--json]
+    python bench/serving.py [MODEL] [--isa PATH] [--threads N] [--repeats 5] [--json]
 
 The same work through ``LLM.generate`` and through a server in a process of its own, in turn. Every
 prompt is of its own run, but for what a case shares. Each figure is the median of the repeats.
@@ -8,9 +8,7 @@ prompt is of its own run, but for what a case shares. Each figure is the median 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import statistics
 import sys
 import time
@@ -21,11 +19,10 @@ import httpx
 import numpy as np
 
 from kvreuse.api.sampling_params import SamplingParams
-from kvreuse.errors import KVReuseError
 from kvreuse.llm import LLM
+from reporting import Figures, bench_parser, medians, run_main, show
 from served import served
 
-Figures = dict[str, float]
 SHARED, OWN, OUT = 1024, 32, 64
 WARM_PAIRS = 9
 WARM = 1900
@@ -110,14 +107,21 @@ def _body(prompt: Any, max_tokens: int) -> dict[str, Any]:
     return {"prompt": prompt, "temperature": 0, "ignore_eos": True, "max_tokens": max_tokens}
 
 
-def measure(model: str, threads: int | None, repeats: int) -> dict[str, Figures]:
-    """Medians of every figure of both cases, after a round that does not count."""
-    more = () if threads is None else ("--threads", str(threads))
-    flags = ("--kv-cache-memory", "512MiB", "--max-model-len", "4096", *more)
-    options: dict[str, Any] = {"kv_cache_memory": "512MiB", "max_model_len": 4096}
+def measure(model: str, machine: dict[str, Any], repeats: int) -> dict[str, Figures]:
+    """Medians of every figure of both cases, after a round that does not count.
+
+    ``machine`` are EngineConfig's fields on threads and kernels; None: what is usual.
+    """
+    options: dict[str, Any] = {"kv_cache_memory": "512MiB", "max_model_len": 4096, **machine}
+    flags = [
+        word
+        for name, value in options.items()
+        if value is not None
+        for word in ("--" + name.replace("_", "-"), str(value))
+    ]
     runs: dict[str, list[Figures]] = {}
     with (
-        LLM(model, threads=threads, **options) as llm,
+        LLM(model, **options) as llm,
         served(model, *flags) as server,
         httpx.Client(base_url=server.url, timeout=300) as http,
     ):
@@ -127,34 +131,16 @@ def measure(model: str, threads: int | None, repeats: int) -> dict[str, Figures]
                 figures = case()
                 if repeat:
                     runs.setdefault(case.__doc__ or "", []).append(figures)
-    return {
-        name: {key: statistics.median(run[key] for run in every) for key in every[0]}
-        for name, every in runs.items()
-    }
+    return {name: medians(every) for name, every in runs.items()}
 
 
 def main() -> int:
     """Measure and print; the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", nargs="?", default="smollm2-135m", help="a GGUF file or a name")
-    parser.add_argument("--threads", type=int, help="default: the cores of this process")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args()
-    try:
-        results = measure(options.model, options.threads, options.repeats)
-    except KVReuseError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if options.json:
-        print(json.dumps(results, indent=2))
-        return 0
-    for name, figures in results.items():
-        print(name)
-        for key, value in figures.items():
-            print(f"  {key:<32}{value:>12,.3f}")
+    options = bench_parser(__doc__).parse_args()
+    machine = {"threads": options.threads, "isa": options.isa}
+    show(measure(options.model, machine, options.repeats), as_json=options.json)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_main(main))

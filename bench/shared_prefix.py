@@ -1,7 +1,8 @@
 """What reading a shared prefix once a step saves a whole engine: grouped against ungrouped.
 
     python bench/shared_prefix.py [MODEL] [--shared 1024] [--own 32] [--requests 32] [--tokens 64]
-                                  [--kv-cache-dtype bf16] [--threads N] [--repeats 3] [--json]
+                                  [--kv-cache-dtype bf16] [--isa PATH] [--threads N] [--repeats 3]
+                                  [--json]
 
 Requests at once, with shared tokens and tokens of their own, through two engines over the same
 weights, in turn. Their answers are compared. Figures are medians, those of a step over the steps in
@@ -10,7 +11,6 @@ which all decode.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import statistics
@@ -24,17 +24,16 @@ from kvreuse.api.ask import Ask
 from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.config import EngineConfig
 from kvreuse.engine.engine import Engine
-from kvreuse.engine.runner import ModelRunner, load_runner
-from kvreuse.errors import KVReuseError
+from kvreuse.engine.runner import ModelRunner
 from kvreuse.kv.cache import KVCache
-from kvreuse.kv.codec.codec import make_codec
-from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
+from kvreuse.load import load
 from kvreuse.model.decoder import StepLimits
-from kvreuse.model.fetch.source import resolve
-from kvreuse.model.open import open_checkpoint
+from kvreuse.shape import ModelShape
+from reporting import bench_parser, run_main
 
 ROWS = 1024
+POOL = "1GiB"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,24 +63,10 @@ class Figures:
 
 
 class Served:
-    """An engine over a pool of its own."""
+    """An engine whose attention and pages read are measured."""
 
-    def __init__(self, base: ModelRunner, layout: KVLayout, work: Workload, grouped: bool) -> None:
-        pages = layout.pages_for(work.positions) * (work.requests + 2)
-        pool = PagePool(layout, pages)
-        limits = StepLimits(
-            rows=ROWS, samples=work.requests, sequences=work.requests, positions=work.positions
-        )
-        self.runner = ModelRunner(
-            base.shape, base.weights, base.kernels, pool, limits, grouped=grouped
-        )
-        self.engine = Engine(
-            self.runner,
-            KVCache(pool, b""),
-            None,
-            vocab_size=base.shape.vocab_size,
-            max_model_len=work.positions,
-        )
+    def __init__(self, runner: ModelRunner, engine: Engine) -> None:
+        self.runner, self.engine = runner, engine
 
     def serve(self, prompts: list[list[int]], tokens: int) -> tuple[Figures, list[list[int]]]:
         """All prompts at once, to the end; the figures and the answers."""
@@ -111,16 +96,28 @@ class Served:
         return time.perf_counter(), attention, self.runner.page_bytes_read
 
 
+def both_ways(config: EngineConfig, work: Workload) -> tuple[ModelShape, dict[str, Served]]:
+    """The engine as it is, and one over the same weights that reads shared pages for each row."""
+    loaded = load(config)
+    shape, base = loaded.shape, loaded.runner
+    pool = PagePool(loaded.pool.layout, loaded.pool.num_pages)
+    limits = StepLimits(
+        rows=ROWS, samples=work.requests, sequences=work.requests, positions=work.positions
+    )
+    runner = ModelRunner(shape, base.weights, base.kernels, pool, limits, grouped=False)
+    engine = Engine(
+        runner,
+        KVCache(pool, b"ungrouped"),
+        None,
+        vocab_size=shape.vocab_size,
+        max_model_len=work.positions,
+    )
+    return shape, {"grouped": Served(base, loaded.engine), "ungrouped": Served(runner, engine)}
+
+
 def measure(config: EngineConfig, work: Workload, repeats: int) -> dict[str, Figures]:
     """Medians of both ways. AssertionError where their answers differ."""
-    with open_checkpoint(resolve(config.model)) as checkpoint:
-        shape = checkpoint.shape
-        codec = make_codec(config.kv_cache_dtype, shape.layers)
-        layout = KVLayout.of(shape, config.page_size, codec)
-        base = load_runner(checkpoint, shape, PagePool(layout, 1), config)
-    ways = {
-        name: Served(base, layout, work, name == "grouped") for name in ("grouped", "ungrouped")
-    }
+    shape, ways = both_ways(config, work)
     random = np.random.default_rng(0)
     runs: dict[str, list[Figures]] = defaultdict(list)
     for _ in range(repeats):
@@ -141,28 +138,26 @@ def measure(config: EngineConfig, work: Workload, repeats: int) -> dict[str, Fig
 
 def main() -> int:
     """Measure and print; the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model", nargs="?", default="smollm2-135m", help="a GGUF file or a name")
+    parser = bench_parser(__doc__, repeats=3)
     parser.add_argument("--shared", type=int, default=1024, help="tokens that all prompts share")
     parser.add_argument("--own", type=int, default=32, help="tokens of each prompt behind them")
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=64, help="tokens of an answer")
     parser.add_argument("--kv-cache-dtype", default="bf16")
-    parser.add_argument("--threads", type=int, help="default: the cores of this process")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     work = Workload(options.requests, options.shared, options.own, options.tokens)
-    try:
-        config = EngineConfig(
-            model=options.model, threads=options.threads, kv_cache_dtype=options.kv_cache_dtype
-        )
-        results = measure(config, work, options.repeats)
-    except KVReuseError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    config = EngineConfig(
+        model=options.model,
+        kv_cache_memory=POOL,
+        kv_cache_dtype=options.kv_cache_dtype,
+        force_kv_cache_dtype=True,
+        max_model_len=work.positions,
+        max_num_batched_tokens=ROWS,
+        max_num_seqs=work.requests,
+        threads=options.threads,
+        isa=options.isa,
+    )
+    results = measure(config, work, options.repeats)
     if options.json:
         print(json.dumps({way: dataclasses.asdict(figures) for way, figures in results.items()}))
         return 0
@@ -176,4 +171,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_main(main))

@@ -64,7 +64,7 @@ class Prompt:
         return "/v1/completions", {**body, "prompt": self.text}
 
     def alone(self, llm: LLM) -> str:
-        """Its answer with nothing else about."""
+        """Its answer by an engine that serves nothing else."""
         params = SamplingParams(
             temperature=self.temperature, seed=self.seed, max_tokens=self.max_tokens
         )
@@ -76,7 +76,7 @@ class Prompt:
 
 
 class Soak:
-    """What the clients saw."""
+    """The clients, and the answers that they got."""
 
     def __init__(self, server: Served, seconds: float) -> None:
         self.server = server
@@ -133,7 +133,7 @@ class Soak:
 
 
 def wrong(soak: Soak, llm: LLM) -> int:
-    """Prompts that were answered in another way than alone."""
+    """How many prompts got another answer than they get alone."""
     count = 0
     for prompt, answers in zip(soak.prompts, soak.answers, strict=True):
         if answers and answers != {prompt.alone(llm)}:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import statistics
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -12,7 +13,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "kvreuse"
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 MAX_LINES = 400
+MAX_FUNCTION_LINES = 60
+MEDIAN_LINES = 80, 150
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # The house, from the cellar to the roof. A room may import what lies on lower shelves and, without
 # going in circles, what stands beside it on its own.
@@ -131,23 +136,39 @@ def test_every_module_says_what_it_is(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
 
 
-def readme_tree() -> set[str]:
-    """The files that the tree in README.md names: folders end in a slash, indents nest them."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = text.split("## The source")[1].split("```")[1]
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.suffix == ".py"], ids=relative)
+def test_functions_stay_small(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, FUNCTION)]
+    lengths = {node.name: (node.end_lineno or 0) - node.lineno + 1 for node in functions}
+    long = {name: lines for name, lines in lengths.items() if lines > MAX_FUNCTION_LINES}
+    assert not long, "split them"
+
+
+def test_source_files_are_neither_scraps_nor_heaps() -> None:
+    """The median file is worth opening: one idea, not a piece of one."""
+    files = [path for path in MODULES if path.name != "__init__.py"]
+    median = statistics.median(len(path.read_text("utf-8").splitlines()) for path in files)
+    assert MEDIAN_LINES[0] <= median <= MEDIAN_LINES[1]
+
+
+def documented_tree(document: str) -> set[str]:
+    """The files that the tree in docs/architecture.md names: indents nest folders, which end in a
+    slash; the line of a package is about its ``__init__.py``."""
     files: set[str] = set()
     folders: list[str] = []
-    for line in block.strip().splitlines():
+    for line in document.split("## The source")[1].split("```")[1].strip().splitlines():
         depth = (len(line) - len(line.lstrip())) // 2
-        names = re.split(r" {2,}", line.strip())[0]
-        if names.endswith("/"):
-            folders[depth:] = [names]
-        else:
-            files |= {"".join(folders[:depth]) + name for name in names.split(", ")}
+        names = re.split(r" {2,}", line.strip())[0].split(", ")
+        folders[depth:] = []
+        if names[0].endswith("/"):
+            folders += names
+            names = ["__init__.py"] if folders[0].startswith("src") else []
+        files |= {"".join([*folders, name]) for name in names}
     return files
 
 
-def test_the_readme_names_every_source_file() -> None:
+def test_every_source_file_is_documented() -> None:
     suffixes = {".py", ".pyi", ".cpp", ".h", ".inc"}
     sources = {
         relative(path)
@@ -155,4 +176,14 @@ def test_the_readme_names_every_source_file() -> None:
         for path in (ROOT / folder).rglob("*")
         if path.suffix in suffixes and path.stat().st_size
     }
-    assert readme_tree() == sources
+    assert documented_tree(ARCHITECTURE) == sources
+
+
+def test_every_package_is_documented() -> None:
+    """A line of the table says what each room knows."""
+    table = ARCHITECTURE.split("## The packages")[1].split("\n## ")[0]
+    rows = [line.split("|") for line in table.splitlines() if re.match(r"\| \d", line)]
+    shelves = {
+        room: int(shelf) for _, shelf, rooms, *_ in rows for room in re.findall(r"`(\w+)`", rooms)
+    }
+    assert shelves == {room: rank + 1 for room, rank in RANKS.items()}

@@ -1,4 +1,4 @@
-"""From tokens to characters: every token's text lies between its offsets."""
+"""Offsets: every token's text lies between its own; what two texts share, against a loop."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvreuse.model.open import open_checkpoint
-from kvreuse.text.offsets import spells, token_offsets
+from kvreuse.text.offsets import shared_end, shared_start, spells, token_offsets
 from kvreuse.text.tokenizer import Tokenizer
+
+TEXTS = st.text("ab", max_size=8)
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +54,12 @@ def test_a_start_of_the_tokens_and_other_tokens(tokenizer: Tokenizer) -> None:
     assert token_offsets(tokenizer, special, "One two three") == [0, 0, 3, 7, 13]
     assert not spells(tokenizer, special, "One two three")
     assert spells(tokenizer, [], "")
+
+
+@given(TEXTS, TEXTS)
+def test_shared_start_and_end(one: str, other: str) -> None:
+    count = 0
+    while count < min(len(one), len(other)) and one[count] == other[count]:
+        count += 1
+    assert shared_start(one, other) == count
+    assert shared_end(one[::-1], other[::-1]) == count

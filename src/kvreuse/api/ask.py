@@ -1,4 +1,4 @@
-"""Ask: everything that a client wants of an engine, said once."""
+"""Ask: everything that a client wants of an engine, in one frozen value."""
 
 from __future__ import annotations
 

@@ -8,20 +8,20 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 CACHED_TOKENS = 16
-"""How many of the tokens that a prompt parts from are told."""
+"""Most tokens of the cached sequence that a miss shows."""
 
 
 class Reason(str, enum.Enum):
     """Why no more tokens of a prompt could be reused."""
 
     COLD = "cold"
-    """No page goes on from here: these tokens have not been seen."""
+    """No page continues here: these tokens have not been seen."""
     DIVERGED = "diverged"
-    """A page goes on from here, with other tokens."""
+    """A page continues here, with other tokens."""
     EVICTED = "evicted"
-    """There was a page with these tokens, but its memory was needed."""
+    """There was a page with these tokens, but it was evicted."""
     NAMESPACE = "namespace"
-    """A page has these tokens, but may not be shared."""
+    """A page has these tokens, but belongs to another salt."""
     IN_FLIGHT = "in_flight"
     """A running sequence is computing these tokens now."""
     DISABLED = "disabled"
@@ -29,7 +29,7 @@ class Reason(str, enum.Enum):
 
 
 class Words(NamedTuple):
-    """What the tokens around a miss read, and where in a chat they lie."""
+    """The text around a miss, and the part of a chat that it lies in."""
 
     before: str = ""
     """The text right before the first token that was not reused."""
@@ -58,9 +58,9 @@ class Miss:
     field: str | None = None
     """NAMESPACE: what differs."""
     lost_tokens: int = 0
-    """Tokens computed that the cache did not have; the last one, always computed, aside."""
+    """Prompt tokens that had to be computed, without the last one, which always is."""
     lost_seconds: float | None = None
-    """What computing them takes at the speed measured so far; None: nothing is measured yet."""
+    """Seconds to compute them at the speed measured so far; None before a measurement."""
     read: Callable[[], Words] = dataclasses.field(default=Words, compare=False, repr=False)
     """Works out ``words``, and keeps them."""
 

@@ -41,7 +41,7 @@ class CompletionOutput:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequestMetrics:
-    """What a request took. Times are ``time.perf_counter()`` seconds; None: it never came to it.
+    """Times and counts of a request. Times are ``time.perf_counter()`` seconds; None: not reached.
 
     ``num_pages`` are the pages that hold its tokens, ``num_reserved_pages`` those in its table,
     ``kv_bytes`` the bytes of the former. The last token chosen needs no page. ``num_preemptions``
@@ -121,7 +121,7 @@ class Delta:
 
 
 def _rate(count: int, start: float | None, end: float | None) -> float | None:
-    """``count`` per second between two times; None where that means nothing."""
+    """``count`` per second between two times; None where there is no such interval."""
     if count <= 0 or start is None or end is None or end <= start:
         return None
     return count / (end - start)

@@ -26,8 +26,8 @@ class Retention:
     priority: int = 0
     """Lower values are served first, and their pages outlast those of higher ones."""
     session_end: bool = False
-    """Nobody will go on from here: the request's own pages, those that lead nowhere else, are the
-    first to go once it has ended."""
+    """The session ends with this request: once it has ended, its own pages, those that no other
+    sequence continues, are the first to go."""
 
     def __post_init__(self) -> None:
         """Check every field."""

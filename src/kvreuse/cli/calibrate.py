@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from rich.text import Text as Words
 
-from kvreuse.cli import text
-from kvreuse.cli.flags import with_flags
-from kvreuse.cli.measuring import MACHINE, parse_share, subject_of, text_of
-from kvreuse.cli.progress import progress
-from kvreuse.cli.tables import show_table
+from kvreuse.cli import terminal
+from kvreuse.cli.flags import AsJson, Model, with_flags
+from kvreuse.cli.loading import MACHINE, TextFile, subject_of, text_of
+from kvreuse.cli.terminal import progress, show_table
+from kvreuse.errors import ConfigError
 from kvreuse.kv.codec.calibration import WIDTHS
 from kvreuse.sizes import format_size
 
@@ -26,18 +24,9 @@ BOUND_FLAG = "--max-ppl-increase"
 
 @with_flags(MACHINE)
 def calibrate(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A GGUF file, or a name that pull knows.")
-    ],
+    model: Model,
     *,
-    text_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--text",
-            metavar="FILE",
-            help="UTF-8 text to learn from; left out: the help topics that Python brings along.",
-        ),
-    ] = None,
+    text_file: TextFile = None,
     max_ppl_increase: Annotated[
         str,
         typer.Option(
@@ -56,9 +45,7 @@ def calibrate(
             metavar="FILE", help="Where to draw the errors (SVG); left out: next to the output."
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", metavar="", help="Print one JSON object.")
-    ] = False,
+    as_json: AsJson = False,
     machine: dict[str, Any],
 ) -> None:
     """Learn how a model's keys and values are best stored in 8 and 4 bits, and what that costs.
@@ -71,7 +58,7 @@ def calibrate(
       kvreuse calibrate smollm2-135m --text book.txt --max-ppl-increase 1%
       kvreuse run smollm2-135m "Why is the sky blue?" --kv-cache-dtype auto
     """
-    bound = parse_share(max_ppl_increase, BOUND_FLAG)
+    bound = _parse_share(max_ppl_increase)
     content = text_of(text_file)
     from kvreuse.model.calibrated import calibration_path  # noqa: PLC0415
     from kvreuse.study.quality.calibrate import calibrate as measure  # noqa: PLC0415
@@ -86,7 +73,7 @@ def calibrate(
     picture.parent.mkdir(parents=True, exist_ok=True)
     picture.write_text(drawn(found.calibration, name), encoding="utf-8")
     if as_json:
-        text.write_out(json.dumps(_as_json(found, model, bound, target, picture)) + "\n")
+        terminal.write_json(_as_json(found, model, bound, target, picture))
     else:
         _show(found, bound, target, picture)
 
@@ -126,7 +113,6 @@ def _plane_counts(found: Calibrated) -> dict[str, int]:
 
 
 def _show(found: Calibrated, bound: float, target: Path, picture: Path) -> None:
-    console = text.stdout()
     whole = found.bytes_per_token["bf16"]
     rows = [("bf16", f"{found.reference_ppl:.3f}", "", format_size(whole), "")]
     for name, increase in found.increases.items():
@@ -141,21 +127,29 @@ def _show(found: Calibrated, bound: float, target: Path, picture: Path) -> None:
             )
         )
     headings = ("KV CACHE", "PERPLEXITY", "INCREASE", "KV PER TOKEN", "OF BF16")
-    console.print(Words(f"on {found.calibration.text}", style="dim"), soft_wrap=True)
+    terminal.say(f"on {found.calibration.text}", "dim")
     show_table(headings, rows)
     planes = ", ".join(f"{count} in {name}" for name, count in _plane_counts(found).items())
-    console.print(Words(f"auto: keys and values of {planes} (by layer and head)"), soft_wrap=True)
+    terminal.say(f"auto: keys and values of {planes} (by layer and head)")
     if found.increases["auto"].at_most > bound:
-        console.print(
-            Words(
-                f"auto is not shown to stay within {bound:.2%}: that takes a longer --text, "
-                f"or a larger {BOUND_FLAG}",
-                style="yellow",
-            ),
-            soft_wrap=True,
+        terminal.say(
+            f"auto was not shown to stay within {bound:.2%}: give a longer --text, "
+            f"or a larger {BOUND_FLAG}",
+            "yellow",
         )
     for name in found.increases:
         if refusal := found.calibration.refusal(name):
-            console.print(Words(refusal, style="yellow"), soft_wrap=True)
-    console.print(Words(f"saved {target}"), soft_wrap=True)
-    console.print(Words(f"drawn {picture}"), soft_wrap=True)
+            terminal.say(refusal, "yellow")
+    terminal.say(f"saved {target}")
+    terminal.say(f"drawn {picture}")
+
+
+def _parse_share(words: str) -> float:
+    """``0.5%`` or ``0.005`` as 0.005. ConfigError for what is no number above 0."""
+    try:
+        share = float(words.removesuffix("%")) / (100 if words.endswith("%") else 1)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < float("inf"):
+        raise ConfigError(f"{BOUND_FLAG} must be a share above 0, such as 0.5%, got {words!r}")
+    return share

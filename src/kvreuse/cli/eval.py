@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text as Words
 
-from kvreuse.cli import text
-from kvreuse.cli.flags import with_flags
-from kvreuse.cli.measuring import MACHINE, subject_of, text_of
-from kvreuse.cli.progress import progress
-from kvreuse.cli.tables import show_table
+from kvreuse.cli import terminal
+from kvreuse.cli.flags import AsJson, Model, with_flags
+from kvreuse.cli.loading import MACHINE, TextFile, subject_of, text_of
+from kvreuse.cli.terminal import progress, show_table
 from kvreuse.errors import ConfigError
 from kvreuse.sizes import format_size
 
@@ -23,18 +20,9 @@ if TYPE_CHECKING:
 
 @with_flags(MACHINE)
 def evaluate(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A GGUF file, or a name that pull knows.")
-    ],
+    model: Model,
     *,
-    text_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--text",
-            metavar="FILE",
-            help="UTF-8 text to read; left out: the help topics that Python brings along.",
-        ),
-    ] = None,
+    text_file: TextFile = None,
     kv_cache_dtype: Annotated[
         str,
         typer.Option(metavar="LIST", help="Codecs to compare with bf16, with commas between them."),
@@ -47,9 +35,7 @@ def evaluate(
         Path | None,
         typer.Option(metavar="FILE", help="Left out: what kvreuse calibrate left, if anything."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", metavar="", help="Print one JSON object.")
-    ] = False,
+    as_json: AsJson = False,
     machine: dict[str, Any],
 ) -> None:
     """Compare codecs of keys and values: perplexity, divergence from bf16, bytes, decode speed.
@@ -78,21 +64,14 @@ def evaluate(
     )
     with progress("Reading") as report:
         results = measure(subject, codecs, parts, report)
-    tokens = sum(len(part) for part in parts)
     where = {"text": content.name, "context": len(parts[0]), "windows": len(parts)}
     if as_json:
-        out = {"model": model, **where, "results": [result.as_json() for result in results]}
-        text.write_out(json.dumps(out) + "\n")
+        found = [result.as_json() for result in results]
+        terminal.write_json({"model": model, **where, "results": found})
         return
-    console = text.stdout()
-    console.print(
-        Words(
-            f"{content.name}: {text.plural(len(parts), 'window')} of {len(parts[0]):,} tokens, "
-            f"{tokens:,} in all",
-            style="dim",
-        ),
-        soft_wrap=True,
-    )
+    tokens = sum(len(part) for part in parts)
+    windows_read = f"{terminal.plural(len(parts), 'window')} of {len(parts[0]):,} tokens"
+    terminal.say(f"{content.name}: {windows_read}, {tokens:,} in all", "dim")
     _show(results)
 
 
@@ -124,4 +103,4 @@ def _show(results: list[Result]) -> None:
         )
         for result in results
     ]
-    show_table(headings, rows, left=frozenset({0, 1}))
+    show_table(headings, rows, left=(0, 1))

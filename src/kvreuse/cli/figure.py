@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvreuse.cli import text
-from kvreuse.cli.progress import progress
+from kvreuse.cli import terminal
+from kvreuse.cli.flags import Model
+from kvreuse.cli.terminal import progress
 from kvreuse.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kvreuse.study.figures.record import Record
 
 DEFAULT_MODEL = "smollm2-135m"
 NAMES = ("growth", "memory", "prefix", "pool", "quality")
@@ -17,9 +21,7 @@ NAMES = ("growth", "memory", "prefix", "pool", "quality")
 
 def figure(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of: {', '.join(NAMES)}.")],
-    model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="A GGUF file, or a name that pull knows.")
-    ] = DEFAULT_MODEL,
+    model: Model = DEFAULT_MODEL,
     *,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the files go.")
@@ -59,16 +61,11 @@ def figure(
       kvreuse figure growth --redraw docs/figures/growth.json
       kvreuse figure quality --results results.json
     """
-    # What a figure needs is loaded here: other commands do not wait for it.
-    from kvreuse.study.figures import (  # noqa: PLC0415
-        catalogue,
-        files,
-    )
+    # What a figure needs is imported here, so that other commands start without it.
+    from kvreuse.study.figures import catalogue  # noqa: PLC0415
     from kvreuse.study.figures.record import Options  # noqa: PLC0415
 
     kind = catalogue.kind(name)
-    if threads is not None and threads < 1:
-        raise ConfigError(f"--threads must be at least 1, got {threads}")
     if not as_json:
         catalogue.must_draw()
     if redraw is not None:
@@ -79,12 +76,18 @@ def figure(
         with progress(f"Measuring {name}") as report:
             record = kind.measure(Options(model, tokens, repeats, budget, threads, results, report))
     if as_json:
-        text.write_out(catalogue.as_json(record))
-        return
+        terminal.write_out(catalogue.as_json(record))
+    else:
+        _write(record, output)
+
+
+def _write(record: Record, folder: Path) -> None:
+    """Write the files of a figure, and say what it shows and where it is."""
+    from kvreuse.study.figures import catalogue  # noqa: PLC0415
+
     caption = catalogue.captions_of(record).en
-    paths = files.write(record, output)
-    out = text.stdout()
-    out.print(caption.title, style="bold", soft_wrap=True)
-    out.print(text.one_line(caption.text), soft_wrap=True)
+    paths = catalogue.write(record, folder)
+    terminal.say(caption.title, "bold")
+    terminal.say(terminal.one_line(caption.text))
     for path in paths:
-        out.print(f"  {text.one_line(str(path))}", style="dim", soft_wrap=True)
+        terminal.say(f"  {terminal.one_line(str(path))}", "dim")

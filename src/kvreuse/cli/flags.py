@@ -1,4 +1,7 @@
-"""Command-line flags made from a documented dataclass: one source of names, defaults and help."""
+"""Command-line flags: those that commands share, and those made from documented dataclasses.
+
+The fields of a dataclass are the one source of the flags' names, defaults and help.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,13 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, get_type_hints
 
 import typer
+
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A GGUF file, or a name that pull knows.")
+]
+"""The argument of a command that works on a model."""
+AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON object.")]
+"""The flag for programs that read what a command found."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from kvreuse.cli.text import one_line, stderr
+from kvreuse.cli.terminal import one_line, stderr
 from kvreuse.errors import KVReuseError
 
 USER_ERROR = 2

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from kvreuse.cli import facts, text
-from kvreuse.cli.text import plural
+from kvreuse.cli import facts, terminal
+from kvreuse.cli.flags import AsJson
+from kvreuse.cli.terminal import plural
 from kvreuse.sizes import format_size
 
 Rows = list[tuple[str, str]]
@@ -23,9 +23,7 @@ def info(
         str | None, typer.Argument(metavar="MODEL", help="A GGUF file, or a name that pull knows.")
     ] = None,
     *,
-    as_json: Annotated[
-        bool, typer.Option("--json", metavar="", help="Print one JSON object.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show this machine and the kernels it gets; with a model, also what that is made of.
 
@@ -39,7 +37,7 @@ def info(
     if model is not None:
         found["model"] = facts.model_facts(model)
     if as_json:
-        text.write_out(json.dumps(found) + "\n")
+        terminal.write_json(found)
         return
     _show("machine", _machine_rows(found["machine"]))
     if model is not None:
@@ -115,11 +113,11 @@ def _rope(rope: dict[str, Any]) -> str:
 
 def _show(title: str, rows: Rows) -> None:
     """Two columns under a title; on a terminal, a long value goes on below itself."""
-    console = text.stdout()
+    console = terminal.stdout()
     width = max(20, console.width - COLUMN) if console.is_terminal else None
     console.print(Text(title, style="bold"))
     for name, value in rows:
-        words = text.one_line(value)
+        words = terminal.one_line(value)
         lines = textwrap.wrap(words, width) if width else [words]
         for line in lines:
             label = f"  {name}" if line is lines[0] else ""

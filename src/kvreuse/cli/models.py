@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-from rich.text import Text
-
-from kvreuse.cli import text
+from kvreuse.cli import terminal
+from kvreuse.cli.flags import AsJson
+from kvreuse.cli.terminal import show_table
 from kvreuse.errors import KVReuseError
 from kvreuse.kv.layout import KVLayout
 from kvreuse.model.fetch.inventory import Listed, listed
@@ -24,9 +22,7 @@ HEADINGS = ("NAME", "SIZE", "ARCHITECTURE", "PARAMETERS", "CONTEXT", "KV PER TOK
 
 def models(
     *,
-    as_json: Annotated[
-        bool, typer.Option("--json", metavar="", help="Print one JSON array.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the models that are here: in the folders of KVREUSE_MODELS, pulled, in the hub's cache.
 
@@ -40,12 +36,14 @@ def models(
     here = [_facts(model) for model in listed()]
     absent = [_absent_facts(name) for name in CATALOGUE if name not in {m["name"] for m in here}]
     if as_json:
-        text.write_out(json.dumps(here + absent) + "\n")
+        terminal.write_json(here + absent)
         return
     for place, group in itertools.groupby(here, key=lambda model: str(model["place"])):
-        _show(_short(place), [HEADINGS, *(_row(model) for model in group)])
+        terminal.say(terminal.one_line(_short(place)), "bold")
+        show_table(HEADINGS, [_row(model) for model in group], left=range(6), indent=2)
     if absent:
-        _show("not here yet: kvreuse pull NAME", [_absent_row(model) for model in absent])
+        terminal.say("not here yet: kvreuse pull NAME", "bold")
+        show_table((), [_absent_row(model) for model in absent], left=range(3), indent=2)
 
 
 def _facts(model: Listed) -> dict[str, Any]:
@@ -60,7 +58,7 @@ def _facts(model: Listed) -> dict[str, Any]:
         facts["context"] = shape.context_length
         facts["kv_bytes_per_token"] = KVLayout.of(shape).bytes_per_token
     except KVReuseError as error:
-        facts["error"] = text.one_line(str(error).removeprefix(f"{model.path}: "))
+        facts["error"] = terminal.one_line(str(error).removeprefix(f"{model.path}: "))
     except OSError as error:
         facts["error"] = error.strerror or type(error).__name__
     return facts
@@ -103,18 +101,6 @@ def _row(model: dict[str, Any]) -> tuple[str, ...]:
 def _absent_row(model: dict[str, Any]) -> tuple[str, ...]:
     entry = CATALOGUE[model["name"]]
     return model["name"], format_size(entry.size), f"{entry.description} ({entry.license})"
-
-
-def _show(title: str, rows: list[tuple[str, ...]]) -> None:
-    """A title, and columns below it; the last cell of a row may be as long as it likes."""
-    console = text.stdout()
-    console.print(Text(text.one_line(title), style="bold"), soft_wrap=True)
-    cells = [[text.one_line(cell) for cell in row] for row in rows]
-    widths = [max((len(row[i]) for row in cells if len(row) > i + 1), default=0) for i in range(6)]
-    for row in cells:
-        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        style = "cyan" if tuple(row) == HEADINGS else "red" if "error: " in row[-1][:7] else ""
-        console.print(Text("  " + "  ".join(padded).rstrip(), style=style), soft_wrap=True)
 
 
 def _count(number: int) -> str:

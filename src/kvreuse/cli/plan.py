@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
-from kvreuse.cli import plan_tables, text
+from kvreuse.cli import plan_tables, terminal
 from kvreuse.config import EngineConfig
 from kvreuse.kv.codec.codec import UNIFORM
 from kvreuse.ops.native import usable_cores
@@ -17,34 +16,37 @@ from kvreuse.sizes import available_memory, format_size, parse_size
 
 PAGE_SIZE = EngineConfig(model="any").page_size
 
+PlannedName = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A GGUF file, a config.json, a folder with one, or a name such as llama-3-8b.",
+    ),
+]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        metavar="TOKENS", help="Length of a sequence; left out: the model's limit, at most 32,768."
+    ),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="What there is, such as 24GiB; left out: what this machine has available.",
+    ),
+]
+
 
 def plan(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A GGUF file, a config.json, a folder with one, or a name such as llama-3-8b.",
-        ),
-    ],
+    model: PlannedName,
     *,
-    context: Annotated[
-        int | None,
-        typer.Option(
-            metavar="TOKENS",
-            help="Length of a sequence; left out: the model's limit, at most 32,768.",
-        ),
-    ] = None,
+    context: Context = None,
     parallel: Annotated[int, typer.Option(metavar="N", help="Sequences at once.")] = 1,
     kv_cache_dtype: Annotated[
         str, typer.Option(metavar="CODEC", help=f"Of keys and values: {', '.join(UNIFORM)}.")
     ] = "bf16",
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="What there is, such as 24GiB; left out: what this machine has available.",
-        ),
-    ] = None,
+    memory: Memory = None,
     shared_prefix: Annotated[
         int,
         typer.Option(metavar="TOKENS", help="Tokens that all sequences start with, kept once."),
@@ -63,7 +65,7 @@ def plan(
         bool, typer.Option("--json", metavar="", help="Print one JSON object; sizes in bytes.")
     ] = False,
 ) -> None:
-    """Tell the memory that a model takes, and what fits. No weights are needed.
+    """Show the memory that a model takes, and what fits. No weights are needed.
 
     \b
       kvreuse plan llama-3-8b
@@ -87,8 +89,10 @@ def plan(
     found = report(planned, wish)
     lines = warnings(found, lambda nbytes: format_size(nbytes, si=si))
     if as_json:
-        text.write_out(json.dumps({**found, "warnings": lines}) + "\n")
+        terminal.write_json({**found, "warnings": lines})
         return
     plan_tables.show(planned.shape, found, si=si, here=memory is None)
     for line in lines:
-        text.stderr().print(f"warning: {text.one_line(line)}", style="yellow", soft_wrap=True)
+        terminal.stderr().print(
+            f"warning: {terminal.one_line(line)}", style="yellow", soft_wrap=True
+        )

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvreuse.cli import text
-from kvreuse.cli.text import plural
+from kvreuse.cli import terminal
+from kvreuse.cli.terminal import plural
 from kvreuse.plan.memory import UNBOUNDED, state_bytes
 from kvreuse.shape import CacheShape, LayerShape
 from kvreuse.sizes import format_size
@@ -22,7 +22,7 @@ FILE_WIDTH = 160
 
 def show(shape: CacheShape, found: Found, *, si: bool, here: bool) -> None:
     """Print all of ``found``, the report of a plan. ``here``: its memory is this machine's."""
-    Tables(text.stdout(), found, si=si).show(shape, here=here)
+    Tables(terminal.stdout(), found, si=si).show(shape, here=here)
 
 
 class Tables:
@@ -174,7 +174,7 @@ class Tables:
         return table
 
     def _line(self, words: str, style: str = "", indent: int = 2) -> None:
-        line = Text(" " * indent + text.one_line(words), style=style)
+        line = Text(" " * indent + terminal.one_line(words), style=style)
         self._console.print(line, soft_wrap=True)
 
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from kvreuse.cli import text
-from kvreuse.cli.progress import progress
+from kvreuse.cli import terminal
+from kvreuse.cli.terminal import progress
 from kvreuse.errors import ModelFileError
 from kvreuse.model.fetch import source
 from kvreuse.sizes import format_size
@@ -40,8 +40,8 @@ def pull(
     entry = source.CATALOGUE.get(name)
     terms = f", {entry.license}" if entry else ""
     size = format_size(path.stat().st_size)
-    text.stderr().print(f"{name}: {size}{terms}, SHA-256 verified", style="dim", soft_wrap=True)
-    text.write_out(f"{path}\n")
+    terminal.stderr().print(f"{name}: {size}{terms}, SHA-256 verified", style="dim", soft_wrap=True)
+    terminal.write_out(f"{path}\n")
 
 
 def _names() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvreuse.api.outputs import RequestOutput
-from kvreuse.cli.text import duration, plural
+from kvreuse.cli.terminal import duration, plural
 from kvreuse.kv.pool import PagePool
 from kvreuse.sizes import format_size
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kvreuse.api.sampling_params import SamplingParams
-from kvreuse.cli import report, text
-from kvreuse.cli.flags import Flag, FlagGroup, with_flags
-from kvreuse.cli.loading import loaded
-from kvreuse.config import EngineConfig
+from kvreuse.cli import report, terminal
+from kvreuse.cli.flags import Flag, FlagGroup, Model, with_flags
+from kvreuse.cli.loading import engine_flags, loaded
 from kvreuse.errors import RequestError
 
 if TYPE_CHECKING:
@@ -48,24 +46,12 @@ SAMPLING = FlagGroup(
         ),
     },
 )
-ENGINE = FlagGroup(
-    name="engine",
-    heading="Engine",
-    source=EngineConfig,
-    skip=frozenset({"model", "max_num_seqs", "seed"}),
-    special={
-        "kv_cache_memory": Flag(type=str | None, metavar="SIZE"),
-        "kv_cache_dtype": Flag(metavar="DTYPE"),
-        "calibration": Flag(metavar="FILE"),
-    },
-)
+ENGINE = engine_flags("max_num_seqs", "seed")
 
 
 @with_flags(SAMPLING, ENGINE)
 def run(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A GGUF file, or a name that pull knows.")
-    ],
+    model: Model,
     prompt: Annotated[
         str, typer.Argument(metavar="PROMPT", help="The text; - reads it from standard input.")
     ],
@@ -105,10 +91,9 @@ def run(
             llm, _compose(llm, words, raw=raw, system=system), params, show=not as_json
         )
         if as_json:
-            result = report.as_json(output, llm.pool, model, load_seconds)
-            text.write_out(json.dumps(result) + "\n")
+            terminal.write_json(report.as_json(output, llm.pool, model, load_seconds))
         else:
-            text.stderr().print(
+            terminal.stderr().print(
                 report.summary(output, llm.pool, params.max_tokens), style="dim", soft_wrap=True
             )
 
@@ -125,7 +110,7 @@ def _read_prompt(prompt: str, *, raw: bool) -> str:
                 f"standard input is not UTF-8 at byte {error.start}: convert it first"
             ) from None
         if not raw:
-            words = words.removesuffix("\n")  # a line's end says nothing in a chat
+            words = words.removesuffix("\n")  # a chat's message needs no line break at its end
     if not words:
         raise RequestError("the prompt is empty: give some text")
     return words
@@ -152,14 +137,14 @@ def _compose(llm: LLM, words: str, *, raw: bool, system: str | None) -> str | As
 
 def _answer(llm: LLM, prompt: str | Ask, params: SamplingParams, *, show: bool) -> RequestOutput:
     """Generate to the end; with ``show``, write the text as it comes."""
-    clean = text.for_terminal if sys.stdout.isatty() else str
+    clean = terminal.for_terminal if sys.stdout.isatty() else str
     ends_line = True
     for delta in llm.stream(prompt, params):
         if show and delta.text:
-            text.write_out(clean(delta.text))
+            terminal.write_out(clean(delta.text))
             ends_line = delta.text.endswith("\n")
         if delta.output is not None:
             if show and not ends_line:
-                text.write_out("\n")
+                terminal.write_out("\n")
             return delta.output
     raise AssertionError("a stream ends with its result")

@@ -5,15 +5,13 @@ from __future__ import annotations
 import importlib
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.text import Text
 
-from kvreuse.cli import text
-from kvreuse.cli.flags import Flag, FlagGroup, with_flags
-from kvreuse.cli.loading import loaded
-from kvreuse.config import EngineConfig
+from kvreuse.cli import terminal
+from kvreuse.cli.flags import Flag, FlagGroup, Model, with_flags
+from kvreuse.cli.loading import engine_flags, loaded
 from kvreuse.errors import ConfigError
 from kvreuse.server.config import ServerConfig
 from kvreuse.sizes import format_size
@@ -38,24 +36,12 @@ SERVER = FlagGroup(
         **{name: Flag(type=list[str], metavar=one) for name, one in _SEVERAL.items()},
     },
 )
-ENGINE = FlagGroup(
-    name="engine",
-    heading="Engine",
-    source=EngineConfig,
-    skip=frozenset({"model"}),
-    special={
-        "kv_cache_memory": Flag(type=str | None, metavar="SIZE"),
-        "kv_cache_dtype": Flag(metavar="DTYPE"),
-        "calibration": Flag(metavar="FILE"),
-    },
-)
+ENGINE = engine_flags()
 
 
 @with_flags(SERVER, ENGINE)
 def serve(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A GGUF file, or a name that pull knows.")
-    ],
+    model: Model,
     *,
     server: dict[str, Any],
     engine: dict[str, Any],
@@ -97,24 +83,24 @@ def _name(model: str) -> str:
 
 
 def _tell(llm: LLM, config: ServerConfig, names: list[str], port: int, seconds: float) -> None:
-    """Where it is, what it serves, and how much of that at once."""
+    """Print the address, the model, and how many tokens and answers there is room for."""
     host = f"[{config.host}]" if ":" in config.host else config.host
-    pool, engine = llm.pool, llm.engine
-    console = text.stderr()
+    pool, console = llm.pool, terminal.stderr()
+    pages = terminal.plural(pool.num_pages, "page")
     where = Text.assemble(
-        (text.one_line(names[0]), "bold"),
+        (terminal.one_line(names[0]), "bold"),
         " on ",
         (f"http://{host}:{port}", "bold cyan"),
-        (f"  (loaded in {text.duration(seconds)}; Ctrl-C ends it)", "dim"),
+        (f"  (loaded in {terminal.duration(seconds)}; Ctrl-C ends it)", "dim"),
     )
     room = Text(
-        f"KV cache {format_size(pool.nbytes)}: {pool.num_tokens:,} tokens in "
-        f"{text.plural(pool.num_pages, 'page')}; up to {llm.config.max_num_seqs} answers at once, "
-        f"{engine.max_model_len:,} tokens each",
+        f"KV cache {format_size(pool.nbytes)}: {pool.num_tokens:,} tokens in {pages}; "
+        f"up to {llm.config.max_num_seqs} answers at once, "
+        f"{llm.engine.max_model_len:,} tokens each",
         "dim",
     )
     console.print(where, soft_wrap=True)
     console.print(room, soft_wrap=True)
     if not config.loopback and not config.keys():
-        warning = f" anybody who reaches {host} may use it: see --api-key-file"
+        warning = f" anybody who reaches {host} can use the server: set --api-key-file"
         console.print(Text.assemble(("warning:", "yellow"), warning), soft_wrap=True)

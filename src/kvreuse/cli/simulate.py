@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from kvreuse.cli import text
-from kvreuse.cli.progress import progress
+from kvreuse.cli import terminal
+from kvreuse.cli.flags import AsJson
+from kvreuse.cli.terminal import progress, show_table
 from kvreuse.config import EVICTION_POLICIES
 from kvreuse.errors import ConfigError
 from kvreuse.study.simulate.curve import curve_svg
-from kvreuse.study.simulate.optimum import min_hits
-from kvreuse.study.simulate.replay import replay
+from kvreuse.study.simulate.replay import min_hits, replay
 from kvreuse.study.simulate.trace import Trace, read_trace, session_ends
 
 Policy = Enum("Policy", {name: name for name in EVICTION_POLICIES}, type=str)  # type: ignore[misc]
@@ -62,9 +60,7 @@ def simulate(
     svg: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the hit rates as a curve.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", metavar="", help="Print one JSON object.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Replay a trace through the index and the eviction policies that the engine runs on.
 
@@ -85,7 +81,7 @@ def simulate(
         rates = {name: [row.rates[name] for row in rows] for name in names}
         svg.write_text(curve_svg(title, capacities, rates), encoding="utf-8")
     if as_json:
-        text.write_out(json.dumps(_as_json(trace, requests, rows, ends)) + "\n")
+        terminal.write_json(_as_json(trace, requests, rows, ends))
     else:
         _show(requests, rows)
 
@@ -129,28 +125,19 @@ def _capacities(words: str) -> list[int]:
 
 def _show(trace: Trace, rows: Sequence[Row]) -> None:
     """A table: the rates, and what part of MIN they are."""
-    console = text.stdout()
-    console.print(
-        f"{text.plural(len(trace.requests), 'request')}, {trace.num_tokens:,} tokens, "
-        f"{trace.num_blocks:,} different blocks of {trace.block_tokens} tokens",
-        style="dim",
-        soft_wrap=True,
-    )
-    table = Table(box=None, pad_edge=False, header_style="bold cyan")
-    table.add_column("CAPACITY", justify="right")
-    table.add_column("TOKENS", justify="right")
+    requests = terminal.plural(len(trace.requests), "request")
+    blocks = f"{trace.num_blocks:,} different blocks of {trace.block_tokens} tokens"
+    terminal.say(f"{requests}, {trace.num_tokens:,} tokens, {blocks}", "dim")
+    headings = ["CAPACITY", "TOKENS"]
     for name in rows[0].rates:
-        table.add_column(name.upper(), justify="right")
-        if name != "MIN":
-            table.add_column("OF MIN", justify="right")
-    for row in rows:
-        cells = [f"{row.capacity:,}", f"{row.capacity * trace.block_tokens:,}"]
+        headings += [name.upper()] if name == "MIN" else [name.upper(), "OF MIN"]
+    cells = [[f"{row.capacity:,}", f"{row.capacity * trace.block_tokens:,}"] for row in rows]
+    for line, row in zip(cells, rows, strict=True):
         for name, rate in row.rates.items():
-            cells.append(f"{rate:.1%}")
+            line.append(f"{rate:.1%}")
             if name != "MIN":
-                cells.append(_part(rate, row.rates["MIN"]))
-        table.add_row(*cells)
-    console.print(table)
+                line.append(_part(rate, row.rates["MIN"]))
+    show_table(headings, cells, left=())
 
 
 def _part(rate: float, most: float) -> str:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kvreuse.cli import text, why_report
-from kvreuse.cli.progress import progress
+from kvreuse.cli import terminal, why_report
+from kvreuse.cli.flags import AsJson, Model
+from kvreuse.cli.terminal import progress
 from kvreuse.errors import RequestError
 from kvreuse.kv.layout import check_page_size
 
 
 def why(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A GGUF file, or a name that pull knows.")
-    ],
+    model: Model,
     files: Annotated[
         list[Path],
         typer.Argument(
@@ -32,9 +30,7 @@ def why(
     worst: Annotated[
         int, typer.Option(metavar="N", min=0, help="Lines of a log to show, the worst first.")
     ] = 5,
-    as_json: Annotated[
-        bool, typer.Option("--json", metavar="", help="Print one JSON object.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say how far prompts share what was computed for others, and what breaks it.
 
@@ -53,20 +49,20 @@ def why(
     check_page_size(page_size)
     result = _log(model, files[0], page_size) if len(files) == 1 else _pair(model, files, page_size)
     if as_json:
-        text.write_out(json.dumps(result.as_json()) + "\n")
+        terminal.write_json(result.as_json())
     else:
         result.show(worst)
 
 
 def _pair(model: str, files: list[Path], page_size: int) -> why_report.PairReport:
-    from kvreuse.study.why.files import compare_files  # noqa: PLC0415
+    from kvreuse.study.why.compare import compare_files  # noqa: PLC0415
 
     names = (str(files[0]), str(files[1]))
     return why_report.PairReport(names, compare_files(model, files[0], files[1], page_size))
 
 
 def _log(model: str, path: Path, page_size: int) -> why_report.LogView:
-    from kvreuse.study.why.files import replay_file  # noqa: PLC0415
+    from kvreuse.study.why.log import replay_file  # noqa: PLC0415
 
     with progress(f"Replaying {path.name}") as tell:
         return why_report.LogView(str(path), replay_file(model, path, page_size, tell))

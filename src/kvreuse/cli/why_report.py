@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from kvreuse.cli import text
-from kvreuse.cli.text import plural
+from kvreuse.cli import terminal
+from kvreuse.cli.terminal import plural, say, show_table
 
 if TYPE_CHECKING:
-    from kvreuse.study.why.compare import Comparison
+    from kvreuse.study.why.compare import Comparison, Difference
     from kvreuse.study.why.culprits import Culprit
-    from kvreuse.study.why.difference import Difference
     from kvreuse.study.why.log import CauseReport, Line, LogReport
 
 HEADINGS = ("CAUSE", "REQUESTS", "TOKENS LOST", "HIT RATE IF MENDED")
@@ -47,21 +46,20 @@ class PairReport:
 
     def show(self, _worst: int = 0) -> None:
         """Print it."""
-        found, console = self.found, text.stdout()
-        one, other = map(text.one_line, self.names)
+        found = self.found
+        one, other = map(terminal.one_line, self.names)
         rest = found.shared_tokens % found.page_size
         pages = f"{found.shared_pages} of {found.other_pages} pages"
-        console.print(
+        say(
             Text.assemble(
                 f"{other} shares its first ",
                 (f"{found.shared_tokens:,} of {plural(found.other_tokens, 'token')}", "bold"),
                 f" with {one}: {pages} of {found.page_size}"
                 + (f", and {plural(rest, 'token')} of the next" if rest else ""),
-            ),
-            soft_wrap=True,
+            )
         )
         for line in self._where():
-            console.print(line, soft_wrap=True)
+            say(line)
 
     def _where(self) -> list[Text]:
         found = self.found
@@ -117,10 +115,10 @@ class LogView:
 
     def show(self, worst: int) -> None:
         """Print it, with so many of the worst lines."""
-        report, console = self.report, text.stdout()
+        report = self.report
         title = f"{self.name}: {plural(len(report.lines), 'request')}, "
         title += f"{plural(report.tokens, 'token')}, pages of {report.page_size}"
-        console.print(Text(text.one_line(title), style="bold"), soft_wrap=True)
+        say(terminal.one_line(title), "bold")
         new = report.tokens - report.cached - report.lost
         for label, count, words in (
             ("reused", report.cached, "computed before, and found"),
@@ -128,30 +126,24 @@ class LogView:
             ("new", new, "not seen before"),
         ):
             share = count / report.tokens
-            console.print(f"  {label:<7}{share:>7.1%} {count:>13,} tokens, {words}", soft_wrap=True)
+            say(f"  {label:<7}{share:>7.1%} {count:>13,} tokens, {words}")
         if report.causes:
-            console.print()
+            say("")
             self._show_causes()
         for line in report.worst(worst):
-            console.print()
+            say("")
             for row in _line_rows(line, f"{Path(self.name).name}, "):
-                console.print(row, soft_wrap=True)
+                say(row)
 
     def _show_causes(self) -> None:
-        report, console = self.report, text.stdout()
-        rows = [HEADINGS, *map(_cause_row, report.causes)]
+        report = self.report
+        rows = list(map(_cause_row, report.causes))
         if sum(one.cause is not None for one in report.causes) > 1:
             rows.append(("all of them", "", f"{report.lost:,}", f"{report.mended_hit_rate:.1%}"))
-        widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
-        for row in rows:
-            cells = [row[0].ljust(widths[0])]
-            cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-            style = "cyan" if row is HEADINGS else ""
-            console.print(Text("  " + "  ".join(cells).rstrip(), style=style), soft_wrap=True)
+        show_table(HEADINGS, rows, indent=2)
         for one in report.causes:
             if one.cause is not None:
-                advice = f"  {one.cause.value}: {one.cause.advice}"
-                console.print(Text(advice, style="dim"), soft_wrap=True)
+                say(f"  {one.cause.value}: {one.cause.advice}", "dim")
 
 
 def _cause_row(one: CauseReport) -> tuple[str, ...]:
@@ -167,7 +159,7 @@ def _line_rows(line: Line, file: str) -> list[Text]:
     head += f" after {line.cached:,}"
     head += f", in: {line.part}" if line.part is not None else ""
     head += f" ({line.culprit.cause.value})" if line.culprit is not None else ""
-    rows = [Text(text.one_line(head), style="bold")]
+    rows = [Text(terminal.one_line(head), style="bold")]
     if line.difference is not None and line.like is not None:
         names = [line.like.removeprefix(file), name]
         width = max(map(len, names))
@@ -183,7 +175,7 @@ def _both_sides(found: Difference, names: list[str]) -> list[Text]:
         cut = "\u2026" if len(piece) > PIECE else ""
         rows.append(
             Text.assemble(
-                (f"  {text.one_line(name):<{len(name)}}  ", "cyan"),
+                (f"  {terminal.one_line(name):<{len(name)}}  ", "cyan"),
                 (_visible(found.before), "dim"),
                 (_visible(piece[:PIECE]) + cut or "\u2205", f"bold {colour}"),
                 ("" if cut else _visible(after), "dim"),

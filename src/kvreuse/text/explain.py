@@ -7,8 +7,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from kvreuse.api.miss import CACHED_TOKENS, Miss, Words
-from kvreuse.text.alike import shared_start
-from kvreuse.text.offsets import token_offsets
+from kvreuse.text.offsets import shared_start, token_offsets
 from kvreuse.text.tokenizer import Tokenizer
 
 LONGEST = 1 << 18

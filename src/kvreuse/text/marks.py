@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kvreuse.text.alike import shared_end, shared_start
+from kvreuse.text.offsets import shared_end, shared_start
 
 UNMARKED = frozenset({"role", "type", "id", "tool_call_id", "index"})
 """Keys whose values get no marks, since templates compare them or check their form."""

@@ -1,4 +1,4 @@
-"""Where in a text each of its tokens is, in characters."""
+"""Offsets: where two texts part, and where in a text its tokens lie, in characters."""
 
 from __future__ import annotations
 
@@ -8,6 +8,23 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvreuse.text.tokenizer import Tokenizer
+
+
+def shared_start(one: str, other: str) -> int:
+    """Characters that both start with."""
+    least, most = 0, min(len(one), len(other))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if one[least:middle] == other[least:middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least
+
+
+def shared_end(one: str, other: str) -> int:
+    """Characters that both end with."""
+    return shared_start(one[::-1], other[::-1])
 
 
 def token_offsets(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[int] | None:

@@ -35,18 +35,13 @@ class TurnMemory:
         """``capacity`` tokens are remembered, those of the conversations used last."""
         self._tokenizer = tokenizer
         self._capacity = capacity
-        self._num_tokens = 0
+        self.num_tokens = 0  # of all texts together
         self._turns: OrderedDict[bytes, npt.NDArray[np.int32]] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         """Texts remembered."""
         return len(self._turns)
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens remembered, of all texts together."""
-        return self._num_tokens
 
     def encode(self, text: str, salt: str | None = None) -> list[int]:
         """The tokens of a chat's text: those it was served with, as far as it was served.
@@ -88,12 +83,12 @@ class TurnMemory:
         with self._lock:
             self._forget(name.digest())
             self._turns[name.digest()] = np.asarray(ids, dtype=np.int32)
-            self._num_tokens += len(ids)
-            while self._num_tokens > self._capacity:
+            self.num_tokens += len(ids)
+            while self.num_tokens > self._capacity:
                 self._forget(next(iter(self._turns)))
 
     def _forget(self, name: bytes) -> None:
-        self._num_tokens -= len(self._turns.pop(name, ()))
+        self.num_tokens -= len(self._turns.pop(name, ()))
 
     def _cuts(self, text: str, salt: str | None) -> Iterator[tuple[int, bytes]]:
         """Where ``text`` may be cut, in order, and the name of what lies before."""

@@ -26,7 +26,7 @@ TOKENS = 300  # more than one chunk
 
 @pytest.fixture(scope="module")
 def subject(real_model: Path) -> Subject:
-    return Subject.load(real_model, EngineConfig(model=str(real_model)))
+    return Subject.load(EngineConfig(model=str(real_model)))
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ PLAIN = LayerTransform(None, None, False, False)
 
 @pytest.fixture(scope="module")
 def subject(model_path: Path) -> Subject:
-    return Subject.load(model_path, EngineConfig(model=str(model_path)))
+    return Subject.load(EngineConfig(model=str(model_path)))
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,7 @@ import pytest
 
 from kvreuse.errors import ConfigError, TraceError
 from kvreuse.study.simulate.curve import curve_svg
-from kvreuse.study.simulate.optimum import min_hits
-from kvreuse.study.simulate.replay import replay
+from kvreuse.study.simulate.replay import min_hits, replay
 from kvreuse.study.simulate.trace import Trace, TracedRequest, read_trace, session_ends
 
 BLOCK = 8

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvreuse.study.why.asked import asked
-from kvreuse.study.why.compare import Comparison, compare
-from kvreuse.study.why.difference import CONTEXT, difference
+from kvreuse.study.why.compare import CONTEXT, Comparison, compare, difference
 from kvreuse.study.why.rendered import Texts
 
 from .chats import QUESTION, RULES, chat

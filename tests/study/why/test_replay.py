@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kvreuse.study.why.asked import Asked, asked
 from kvreuse.study.why.rendered import Texts
-from kvreuse.study.why.replay import EndlessCache, known_until, replayed
+from kvreuse.study.why.replay import UnboundedCache, known_until, replayed
 
 from .chats import RULES, chat
 
@@ -36,7 +36,7 @@ def test_every_prompt_finds_all_that_any_before_it_had(
     drawn: list[tuple[str | None, list[tuple[int, int]]]],
 ) -> None:
     prompts = [(salt, [t for t, count in runs for _ in range(count)]) for salt, runs in drawn]
-    cache = EndlessCache(PAGE, sum(len(ids) for _, ids in prompts), len(prompts))
+    cache = UnboundedCache(PAGE, sum(len(ids) for _, ids in prompts), len(prompts))
     for place, (salt, ids) in enumerate(prompts):
         before = [(one, old) for one, (s, old) in enumerate(prompts[:place]) if s == salt]
         expected = max((shared(old, ids[:-1]) for _, old in before), default=0)

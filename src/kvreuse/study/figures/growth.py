@@ -11,7 +11,17 @@ from kvreuse.api.ask import Ask
 from kvreuse.api.outputs import Delta
 from kvreuse.llm import LLM
 from kvreuse.sizes import format_size
-from kvreuse.study.figures.record import Caption, Captions, Options, Record, machine_facts
+from kvreuse.study.figures.record import (
+    Caption,
+    Captions,
+    Options,
+    Record,
+    duration,
+    factor,
+    machine_facts,
+    medians_of,
+    medians_of_zh,
+)
 from kvreuse.study.figures.running import (
     engine,
     greedy,
@@ -20,7 +30,6 @@ from kvreuse.study.figures.running import (
     random_tokens,
     repeated,
 )
-from kvreuse.study.figures.words import duration, factor, medians_of, medians_of_zh
 
 TOKENS = 256
 DOUBLINGS = 4

@@ -39,7 +39,7 @@ class Concatenation:
     mapped_bytes = 0
 
     def __init__(self, layout: KVLayout, tokens: int) -> None:
-        """``tokens``, the room a pool would have, means nothing here."""
+        """``tokens``, the room a pool would have, is not needed here."""
         self._layout = layout
 
     def open(self) -> list[Rows]:

@@ -13,15 +13,24 @@ from typing import Any
 from kvreuse.kv.layout import KVLayout
 from kvreuse.sizes import format_size
 from kvreuse.study.figures.holders import HOLDERS, row_of, sizes_of
-from kvreuse.study.figures.record import Caption, Captions, Options, Record, machine_facts
+from kvreuse.study.figures.record import (
+    Caption,
+    Captions,
+    Options,
+    Record,
+    duration,
+    factor,
+    machine_facts,
+    medians_of,
+    medians_of_zh,
+)
 from kvreuse.study.figures.running import layout_of, medians, repeated
-from kvreuse.study.figures.words import duration, factor, medians_of, medians_of_zh, percent
 
 TOKENS = 1024
 SLOTS, ROUNDS = 8, 800
 """The load whose resident memory is measured: sequences at once, tokens appended to each."""
 WASTES = {"concatenation": "resident_bytes", "pool": "taken_bytes"}
-"""What is lost to whom: what the system keeps for arrays, what lies unused in pages taken."""
+"""The memory whose empty share is reported: resident bytes for arrays, pages taken for the pool."""
 STRIDE = 16
 """Tokens whose median append is one point of the picture."""
 
@@ -104,7 +113,7 @@ def _peak(name: str, layout: KVLayout, tokens: int) -> int:
 
 
 def _load(name: str, layout: KVLayout, longest: int, rounds: int) -> dict[str, list[int]]:
-    """The load in a process of its own, whose resident memory is nobody else's."""
+    """Run the load in a process of its own, so that resident memory is that of the load alone."""
     uniform = [*sizes_of(layout), layout.page_size]
     wanted = json.dumps(
         {"holder": name, "layout": uniform, "slots": SLOTS, "longest": longest, "rounds": rounds}
@@ -141,9 +150,9 @@ def captions(record: Record) -> Captions:
     last, flat = duration(grow["last_seconds"]), duration(pool["last_seconds"])
     peaks = [format_size(int(entry["peak_bytes"])) for entry in (grow, pool)]
     resident = [format_size(entry["peak_resident_bytes"]) for entry in (grow, pool)]
-    empty = [percent(entry["empty_share"]) for entry in (grow, pool)]
+    empty = [f"{entry['empty_share']:.0%}" for entry in (grow, pool)]
     live, kept = format_size(summary["live_bytes"]), summary["reserved"]
-    whole, unused = format_size(kept["bytes"]), percent(kept["empty_share"])
+    whole, unused = format_size(kept["bytes"]), f"{kept['empty_share']:.0%}"
     text = (
         f"NumPy arrays shaped as the keys and values of {record.model}, "
         f"{medians_of(settings['repeats'])}. Left: one sequence grows to {tokens:,} tokens "

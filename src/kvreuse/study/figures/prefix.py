@@ -9,7 +9,17 @@ from kvreuse.api.ask import Ask
 from kvreuse.api.outputs import RequestOutput
 from kvreuse.llm import LLM
 from kvreuse.sizes import format_size
-from kvreuse.study.figures.record import Caption, Captions, Options, Record, machine_facts
+from kvreuse.study.figures.record import (
+    Caption,
+    Captions,
+    Options,
+    Record,
+    duration,
+    factor,
+    machine_facts,
+    medians_of,
+    medians_of_zh,
+)
 from kvreuse.study.figures.running import (
     engine,
     greedy,
@@ -18,7 +28,6 @@ from kvreuse.study.figures.running import (
     random_tokens,
     repeated,
 )
-from kvreuse.study.figures.words import duration, factor, medians_of, medians_of_zh
 
 TOKENS = 512
 REQUESTS = 8
@@ -84,7 +93,7 @@ def _prompts(share: float, tokens: int, run: int, vocab_size: int) -> tuple[list
 def _serve(llm: LLM, head: list[int], prompts: list[list[int]]) -> dict[str, float]:
     """Mean seconds to the first token, the most bytes held at once, prompt tokens computed."""
     if head:
-        llm.generate([head], greedy(1))  # somebody asked something of the kind before
+        llm.generate([head], greedy(1))  # the shared part was served once before
     engine, before = llm.engine, llm.engine.counters.computed_tokens
     for prompt in prompts:
         engine.submit(Ask(prompt, greedy(ANSWER)))

@@ -10,10 +10,15 @@ from typing import Any
 from kvreuse.config import EngineConfig
 from kvreuse.errors import ConfigError
 from kvreuse.kv.codec.codec import UNIFORM
-from kvreuse.model.fetch.source import resolve
 from kvreuse.sizes import format_size
-from kvreuse.study.figures.record import Caption, Captions, Options, Record, machine_facts
-from kvreuse.study.figures.words import three
+from kvreuse.study.figures.record import (
+    Caption,
+    Captions,
+    Options,
+    Record,
+    machine_facts,
+    three,
+)
 from kvreuse.study.quality.evaluate import codecs_of, evaluate
 from kvreuse.study.quality.subject import Subject
 from kvreuse.study.quality.texts import standard_text, windows_of
@@ -54,7 +59,7 @@ def measure(options: Options) -> Record:
 def _evaluate(options: Options) -> dict[str, Any]:
     """What ``kvreuse eval --json`` would write of a few windows of the standard text."""
     config = EngineConfig(model=options.model, threads=options.threads)
-    subject = Subject.load(resolve(options.model), config)
+    subject = Subject.load(config)
     context = min(options.tokens or TOKENS, subject.shape.context_length)
     text = standard_text()
     windows = windows_of(text, subject.tokenizer, context, WINDOWS)

@@ -1,4 +1,4 @@
-"""Record: what a figure was drawn from, as plain values; the JSON beside the picture."""
+"""Record: what a figure was drawn from, as plain values, and how captions say such values."""
 
 from __future__ import annotations
 
@@ -97,6 +97,8 @@ class Options:
             raise ConfigError(f"--tokens must be at least 4, got {self.tokens}")
         if self.repeats < 1:
             raise ConfigError(f"--repeats must be at least 1, got {self.repeats}")
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"--threads must be at least 1, got {self.threads}")
         if not self.budget > 0:
             raise ConfigError(f"--budget must be more than 0 seconds, got {self.budget:g}")
 
@@ -106,7 +108,7 @@ class Options:
         return Path(self.model).stem if Path(self.model).suffix == ".gguf" else self.model
 
     def say(self, done: int, total: int) -> None:
-        """Tell the progress to whoever wants it."""
+        """Call ``progress``, if there is one."""
         if self.progress is not None:
             self.progress(done, total)
 
@@ -130,3 +132,34 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_rounded(entry) for entry in value]
     return value
+
+
+def duration(seconds: float) -> str:
+    """A time to three digits: ``4.1 ms``, ``230 ms``, ``12.3 s``."""
+    if seconds < 1:
+        return f"{three(seconds * 1e3)} ms"
+    return f"{three(seconds)} s"
+
+
+def three(value: float) -> str:
+    """A number to three digits, without an exponent: ``0.123``, ``12.3``, ``1,234``."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    if abs(value) >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}"
+
+
+def factor(value: float) -> str:
+    """A factor: ``1.3``, ``4.2``, ``31``."""
+    return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
+
+
+def medians_of(runs: int) -> str:
+    """How often something was measured."""
+    return "one run" if runs == 1 else f"medians of {runs} runs"
+
+
+def medians_of_zh(runs: int) -> str:
+    """The same in Chinese."""
+    return "只测一轮" if runs == 1 else f"取 {runs} 轮的中位数"

@@ -20,7 +20,7 @@ from kvreuse.study.quality.capture import LayerRows
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Probe:
-    """One KV head of one window of T tokens, with Q positions that are asked from and the g query
+    """One KV head of one window of T tokens, with Q query positions and the g query
     heads that share it."""
 
     queries: Float32Array
@@ -32,9 +32,9 @@ class Probe:
     hidden: Float32Array
     """[Q * g, T]: 0 where a query sees a token, -inf elsewhere."""
     softmax: Float32Array
-    """[Q * g, T]: the weights as they should be."""
+    """[Q * g, T]: the exact attention weights."""
     behind: Float32Array
-    """[g * hd, hidden]: what follows the output."""
+    """[g * hd, hidden]: the output projection of these heads."""
     residual: Float32Array
     """[Q]: squared lengths of the residual stream."""
 

@@ -58,8 +58,8 @@ def stored_form(
 ) -> tuple[list[LayerRows], Float32Array]:
     """The rows as pages store them and as queries meet them, and the weights behind such values.
 
-    Scores then differ by one number a query, which no softmax knows; values and what follows them
-    are rotated together.
+    All scores of a query then differ by the same number, which a softmax ignores; values and the
+    weights behind them are rotated together.
     """
     rotation = hadamard(np.eye(shape.head_dim, dtype=np.float32))
     if transform.hadamard_values:

@@ -80,7 +80,7 @@ def evaluate(
     """Run every window with every codec, all in step with bf16; results in the given order."""
     context = max(len(window) for window in windows)
     reference = Measured(subject, BF16, context)
-    # what is plain is the reference itself
+    # Plain bf16 is the reference itself: it runs once.
     models = [
         reference if codec.is_plain else Measured(subject, codec, context) for codec in codecs
     ]

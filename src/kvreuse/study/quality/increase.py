@@ -28,7 +28,7 @@ class Increase:
 
     @property
     def at_most(self) -> float:
-        """What it most likely is below: one standard error more than was found."""
+        """An upper estimate: one standard error above the measured value."""
         return self.value + self.error
 
 

@@ -30,7 +30,7 @@ QUERIES = 24
 def learn(
     subject: Subject, windows: Sequence[Int32Array], report: Report | None = None
 ) -> Calibration:
-    """Constants, scales, clips and errors from two or more windows; nothing else is in it."""
+    """A calibration with constants, scales, clips and errors, from two or more windows."""
     layers = subject.shape.num_layers
     total = len(windows) + layers
     probing = min(PROBE_WINDOWS, len(windows) - 1)
@@ -47,7 +47,7 @@ def learn(
             rows = capture.window(window, positions, start=None)
             for layer, moment in enumerate(moments):
                 moment.add(rows[layer])
-        else:  # early and late ones in turn
+        else:  # probing windows stand at the first and at the last positions in turn
             late = (i + 1 - len(windows)) % 2 == 0
             probed.append(capture.window(window, positions, start=(horizon - size) * late))
         if report is not None:

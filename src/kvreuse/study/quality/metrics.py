@@ -61,7 +61,7 @@ class Comparison:
         weights = np.exp(reference - top[:, None])
         total = weights.sum(axis=1, dtype=np.float64)
         log_p, log_q = top + np.log(total), _log_sum(candidate)
-        # centred before it is summed, so that what cancels does so in small numbers
+        # Centred before they are summed: small terms lose fewer digits to cancellation.
         apart = reference - candidate
         apart -= (log_p - log_q).astype(np.float32)[:, None]
         apart *= weights

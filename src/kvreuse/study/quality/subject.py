@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from kvreuse.kv.codec.codec import KVCodec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.decoder import StepLimits
+from kvreuse.model.fetch.source import resolve
 from kvreuse.model.open import open_checkpoint
 from kvreuse.model.weights import ModelWeights, Progress, load_weights
 from kvreuse.ops.batch import BatchInput, Float32Array, Int32Array
@@ -38,12 +38,14 @@ class Subject:
     digest: str
 
     @classmethod
-    def load(cls, path: Path, config: EngineConfig, progress: Progress | None = None) -> Subject:
-        """Read the file. ``config`` says path and threads; ``progress`` as for ``load_weights``.
+    def load(cls, config: EngineConfig, progress: Progress | None = None) -> Subject:
+        """Read the file. ``config`` names it, and says kernels and threads.
+
+        ``progress`` is called with the bytes of weights that are packed, and of all.
 
         ModelFileError for a file that cannot be served.
         """
-        with open_checkpoint(path) as checkpoint:
+        with open_checkpoint(resolve(config.model)) as checkpoint:
             shape = checkpoint.shape
             tokenizer = Tokenizer(checkpoint.vocabulary)
             digest = checkpoint.digest().hex()

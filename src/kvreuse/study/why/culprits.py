@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvreuse.errors import RequestError
-from kvreuse.study.why.difference import Difference, difference
 from kvreuse.study.why.rendered import Rendered
-from kvreuse.text.alike import shared_end, shared_start
-from kvreuse.text.parts import Part
+from kvreuse.text.offsets import shared_end, shared_start
 
 LONGEST = 96
 """Characters that a clock or an id may have."""
@@ -22,7 +20,7 @@ SAME_AFTER = 32
 
 
 class Cause(str, enum.Enum):
-    """What keeps prompts from sharing more."""
+    """A reason for which prompts share less than they could."""
 
     CLOCK = "clock"
     RANDOM_ID = "random id"
@@ -96,7 +94,7 @@ class Culprit:
 
 
 def culprit(one: Rendered, other: Rendered) -> Culprit | None:
-    """What is known to break the prefix between two prompts, the later one last; None: nothing."""
+    """The cause that breaks the prefix of two prompts, the later one last; None: not recognised."""
     if one.asked.salt != other.asked.salt:
         return Culprit(Cause.SALT, one.asked.salt or "", other.asked.salt or "")
     at = shared_start(one.text, other.text)
@@ -173,7 +171,7 @@ def _rest(rendered: Rendered, at: int) -> str:
 
 
 def _is_newest(rendered: Rendered, at: int) -> bool:
-    """Whether a character is in the last message: what is asked now, and so differs by right."""
+    """Whether a character is in the last message, the newest, which is expected to differ."""
     messages = rendered.asked.messages
     part = rendered.parts.at(at)
     return messages is not None and part.kind == "message" and part.index == len(messages) - 1
@@ -241,16 +239,3 @@ def _names(tools: Sequence[Mapping[str, Any]]) -> str:
         str(function.get("name", "?")) if isinstance(function, Mapping) else "?"
         for function in functions
     )
-
-
-def part_of(one: Rendered, other: Rendered, at: int) -> Part:
-    """The part of the prompt that two texts part in: the later one's, unless it ends there."""
-    part = other.parts.at(at)
-    return one.parts.at(at) if part.kind == "template" else part
-
-
-def shown(one: Rendered, other: Rendered, found: Culprit | None) -> Difference | None:
-    """Where two prompts part, with the whole of what differs where that is known."""
-    if found is None or not found.in_text:
-        return difference(one.text, other.text)
-    return difference(one.text, other.text, found.widen, (found.one, found.other))

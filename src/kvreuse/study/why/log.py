@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
-from kvreuse.study.why.asked import Asked
-from kvreuse.study.why.culprits import Cause, Culprit, culprit, kept_messages, part_of, shown
-from kvreuse.study.why.difference import Difference
+from kvreuse.errors import RequestError
+from kvreuse.study.why.asked import Asked, read_log
+from kvreuse.study.why.compare import Difference, part_of, shown
+from kvreuse.study.why.culprits import Cause, Culprit, culprit, kept_messages
 from kvreuse.study.why.mend import REWRITTEN, Findings, place_of
 from kvreuse.study.why.rendered import Ids, Rendered, Texts
 from kvreuse.study.why.replay import Found, known_until, replayed
-from kvreuse.text.alike import shared_start
+from kvreuse.text.offsets import shared_start
 from kvreuse.text.parts import Part
 
 Progress = Callable[[int, int], None]
@@ -28,9 +31,9 @@ class Line:
     name: str
     tokens: int
     cached: int
-    """Tokens that need not be computed."""
+    """Tokens that are reused."""
     lost: int
-    """Tokens that would not have to be either, were all causes mended."""
+    """Tokens that would be reused as well if all causes were mended."""
     culprit: Culprit | None
     part: str | None
     """The part of the chat that it parts in from ``like``."""
@@ -45,23 +48,23 @@ class CauseReport:
     """What one cause does to a log."""
 
     cause: Cause | None
-    """None: what nothing known explains, though mending the others gets it back."""
+    """None: no cause is recognised, although mending the others brings these tokens back."""
     lines: int
     lost: int
     mended_hit_rate: float | None
-    """The hit rate were this cause alone mended."""
+    """The hit rate if this cause alone were mended."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogReport:
-    """All of it. Hit rates are shares of the prompts' tokens."""
+    """What all requests of a log reuse and lose. Hit rates are shares of the prompts' tokens."""
 
     page_size: int
     lines: tuple[Line, ...]
     causes: tuple[CauseReport, ...]
     """Those that cost most first."""
     mended_hit_rate: float
-    """The hit rate were all causes mended."""
+    """The hit rate if all causes were mended."""
 
     @property
     def tokens(self) -> int:
@@ -70,23 +73,40 @@ class LogReport:
 
     @property
     def cached(self) -> int:
-        """Those that need not be computed."""
+        """Those that are reused."""
         return sum(line.cached for line in self.lines)
 
     @property
     def lost(self) -> int:
-        """Those that would not have to be either, were all causes mended."""
+        """Those that would be reused as well if all causes were mended."""
         return sum(line.lost for line in self.lines)
 
     @property
     def hit_rate(self) -> float:
-        """The share of tokens that need not be computed."""
+        """The share of tokens that are reused."""
         return self.cached / self.tokens if self.tokens else 0.0
 
     def worst(self, count: int) -> list[Line]:
         """The lines that lose most."""
         losers = [line for line in self.lines if line.lost]
         return sorted(losers, key=lambda line: -line.lost)[:count]
+
+
+def replay_file(
+    model: str | os.PathLike[str],
+    path: Path,
+    page_size: int = 32,
+    progress: Progress | None = None,
+) -> LogReport:
+    """What the requests of a log reuse, lose and could have, on this model.
+
+    RequestError, naming the line, for one that holds no request, or one that the model refuses;
+    ModelFileError; OSError.
+    """
+    requests = read_log(path)
+    if not requests:
+        raise RequestError(f"{path}: there is no request in it")
+    return report(requests, Texts.of_model(model), page_size, progress)
 
 
 def report(
@@ -134,7 +154,9 @@ class _Analysis:
         self._found = self._replay(self._plain)
         self._likes: list[int | None] = []  # the earlier line that each is compared with
         self._culprits: list[Culprit | None] = []
-        self._floors: list[int] = []  # what a line would find were its template or history mended
+        self._floors: list[
+            int
+        ] = []  # tokens a line would reuse if its template or history were mended
         self._findings = Findings()
         for place in range(len(requests)):
             self._explain(place)
@@ -175,7 +197,7 @@ class _Analysis:
         )
 
     def _explain(self, place: int) -> None:
-        """Find out why a line found no more, and what it would find if that is the template's."""
+        """Find out why a line reused no more, and what mending template or history would give."""
         found, floor, reason = self._found[place], 0, None
         like = found.like if found.extends is None else found.extends
         if found.tokens < len(self._plain.ids[place]) - 1:
@@ -199,7 +221,7 @@ class _Analysis:
         return part_of(one, other, shared_start(one.text, other.text))
 
     def _mended(self, causes: Sequence[Cause]) -> list[tuple[int, int]]:
-        """(tokens found, tokens) of every line, were these causes mended."""
+        """(tokens reused, tokens) of every line if these causes were mended."""
         plain = self._plain
         requests = [self._findings.mended(asked, causes) for asked in plain.requests]
         if all(new is old for new, old in zip(requests, plain.requests, strict=True)):
@@ -228,7 +250,7 @@ class _Analysis:
         return sorted(reports, key=lambda one: -one.lost)
 
     def _rate_with_floors(self, cause: Cause) -> float | None:
-        """The hit rate were the template, or the way histories are cut, mended."""
+        """The hit rate if the template, or the way histories are cut, were mended."""
         if cause not in (Cause.TEMPLATE, Cause.HISTORY):
             return None
         hits = [
@@ -257,7 +279,7 @@ class _Analysis:
 
 
 def _floor(cause: Cause, one: Rendered, other: Rendered) -> int:
-    """Tokens that ``other`` would find if this cause, which no rewriting mends, were not."""
+    """Tokens that ``other`` would reuse without this cause, which no rewriting mends."""
     count = 0
     if cause is Cause.TEMPLATE:
         count = len(one.asked.messages or ())

@@ -1,4 +1,4 @@
-"""Replay: prompts through the engine's own cache, as if memory had no end. Nothing is computed."""
+"""Replay: prompts through the engine's own cache, with room for all. Nothing is computed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from kvreuse.study.why.rendered import Ids, Rendered
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """What there was of a prompt when its turn came."""
+    """What the cache held of a prompt when it was served."""
 
     tokens: int
-    """Those that need not be computed: at most all but the last."""
+    """Tokens that are reused: at most all but the last."""
     like: int | None
     """The earlier prompt that it has these tokens in common with."""
     extends: int | None
@@ -31,7 +31,7 @@ class Found:
     """The earlier chat whose last message it has too: the same one, maybe cut at the front."""
 
 
-class EndlessCache:
+class UnboundedCache:
     """A cache for so many tokens that nothing is ever evicted; its pages are never touched."""
 
     def __init__(self, page_size: int, most_tokens: int, prompts: int) -> None:
@@ -53,7 +53,7 @@ class EndlessCache:
             source = seq.pages[shared - 1]
         like = None if source is None else self._owners[source]
         if not self._cache.reserve(seq, len(ids) - found):
-            raise RuntimeError("an endless cache has come to its end")
+            raise RuntimeError("the cache of a replay is smaller than its prompts")
         for page in seq.pages[shared:]:
             self._owners[page] = prompt
         self._cache.commit(seq, ids, len(ids) - found)
@@ -75,7 +75,7 @@ def replayed(
     prompt again, ``tick`` is called for each.
     """
     chats = _Chats()
-    cache = EndlessCache(page_size, _most_tokens(requests, ids_of), 3 * len(requests))
+    cache = UnboundedCache(page_size, _most_tokens(requests, ids_of), 3 * len(requests))
     every: list[Found] = []
     for place, (asked, ids) in enumerate(zip(requests, ids_of, strict=True)):
         before, follows = chats.take(asked, place)

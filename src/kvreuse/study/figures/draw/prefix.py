@@ -9,8 +9,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from kvreuse.study.figures.draw.style import Theme, framed, label
-from kvreuse.study.figures.record import Caption, Record
-from kvreuse.study.figures.words import factor
+from kvreuse.study.figures.record import (
+    Caption,
+    Record,
+    factor,
+)
 
 MIB = 1 << 20
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvreuse.errors import ConfigError
-from kvreuse.study.figures import catalogue, files
+from kvreuse.study.figures import catalogue
 from kvreuse.study.figures.record import Record
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -20,7 +20,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 class TestFiles:
     def test_all_are_written(self, name: str, measured: dict[str, Record], tmp_path: Path) -> None:
         folder = tmp_path / "new" / "folder"
-        paths = files.write(measured[name], folder)
+        paths = catalogue.write(measured[name], folder)
         wanted = {
             f"{name}-{theme}.{kind}" for theme in ("light", "dark") for kind in ("svg", "png")
         }
@@ -40,9 +40,9 @@ class TestFiles:
     def test_drawn_again_from_their_numbers(
         self, name: str, measured: dict[str, Record], tmp_path: Path
     ) -> None:
-        first = files.write(measured[name], tmp_path / "first")
+        first = catalogue.write(measured[name], tmp_path / "first")
         record = catalogue.read(tmp_path / "first" / f"{name}.json")
-        again = files.write(record, tmp_path / "again")
+        again = catalogue.write(record, tmp_path / "again")
         for one, other in zip(first, again, strict=True):
             assert one.read_bytes() == other.read_bytes()
         assert record.as_dict() == measured[name].as_dict()
