@@ -35,7 +35,7 @@ from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.decoder import StepLimits
 from kvreuse.model.fetch.source import resolve
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
 from kvreuse.model.weights import load_weights
 from kvreuse.ops.native import Kernels, open_kernels
 from limits import measure as measure_limits
@@ -94,9 +94,9 @@ class Bench:
     """One model on one path, with an engine whose kernels are timed."""
 
     def __init__(self, model: str, kernels: Kernels) -> None:
-        with GGUFFile(resolve(model)) as file:
-            self.spec = read_spec(file)
-            self.weights = load_weights(file, self.spec, kernels)
+        with open_checkpoint(resolve(model)) as checkpoint:
+            self.shape = checkpoint.shape
+            self.weights = load_weights(checkpoint, kernels)
         self._kernels = kernels
         self._begin(BF16)
 
@@ -108,15 +108,15 @@ class Bench:
 
     def _begin(self, codec: KVCodec) -> None:
         """An engine, with pages for every case."""
-        self.layout = KVLayout.of(self.spec, codec=codec)
+        self.layout = KVLayout.of(self.shape, codec=codec)
         self.pool = PagePool(self.layout, SEATS * self.layout.pages_for(512) + 64)
         limits = StepLimits(rows=BUDGET, samples=SEATS, sequences=SEATS, positions=MAX_LEN)
-        self.runner = ModelRunner(self.spec, self.weights, self._kernels, self.pool, limits)
+        self.runner = ModelRunner(self.shape, self.weights, self._kernels, self.pool, limits)
         self.engine = Engine(
             self.runner,
             KVCache(self.pool, b"", enable_prefix_caching=False),
             None,
-            vocab_size=self.spec.vocab_size,
+            vocab_size=self.shape.vocab_size,
             max_model_len=MAX_LEN,
         )
         self._random = np.random.default_rng(0)
@@ -128,7 +128,7 @@ class Bench:
         params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=tokens)
         requests = []
         for _ in range(case.sequences):
-            ids = self._random.integers(1, self.spec.vocab_size, case.context)
+            ids = self._random.integers(1, self.shape.vocab_size, case.context)
             requests.append(self.engine.submit(Ask([int(i) for i in ids], params)).request_id)
         if case.decode:
             answered: set[str] = set()
@@ -154,8 +154,8 @@ class Bench:
         inside = sum(
             p.inputs * p.outputs for w in layers for p in (w.qkv, w.output, w.gate_up, w.down)
         )
-        logits = self.spec.vocab_size * self.spec.hidden_size
-        attention = rows * seen * self.spec.q_size * 2 * self.spec.num_layers
+        logits = self.shape.vocab_size * self.shape.hidden_size
+        attention = rows * seen * self.shape.q_size * 2 * self.shape.num_layers
         nbytes = steps * self.weights.nbytes
         nbytes += case.sequences * case.context * self.layout.bytes_per_token
         return 2 * (rows * inside + case.sequences * logits), 2 * attention, nbytes

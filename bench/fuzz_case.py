@@ -35,7 +35,7 @@ MAX_LINE = 600
 RESIDENT_SLACK = 24 << 20
 """Bytes of resident memory that the system's allocator may keep or round up."""
 MAX_CHAT = 1 << 28
-"""Bytes that a template may make its values take, whatever it says (``model/sandbox.py``)."""
+"""Bytes that a template may make its values take, whatever it says (``text/sandbox.py``)."""
 COMMAND_SECONDS = 60
 
 

@@ -23,7 +23,7 @@ from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.kv.sequence import SeqKV
 
-LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=16)
+LAYOUT = KVLayout.uniform(num_layers=1, num_kv_heads=1, head_dim=16)
 VOCAB = 49152
 CHUNK = 512
 SIBLINGS = (1_000, 60_000)

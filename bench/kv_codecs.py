@@ -24,7 +24,7 @@ from kvreuse.kv.codec.codec import UNIFORM, KVCodec, make_codec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.model.calibrated import codec_for
 from kvreuse.model.fetch.source import resolve
-from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.model.open import open_checkpoint
 from kvreuse.ops.native import Attention, Kernels, KVView, Rotary, open_kernels
 from kvreuse.shape import ModelShape
 from layer import LayerStep
@@ -46,8 +46,8 @@ Figures = dict[str, dict[str, float]]
 class Layer:
     """One layer's pool in one codec, and a step over it of one token a sequence."""
 
-    def __init__(self, kernels: Kernels, spec: ModelShape, codec: KVCodec) -> None:
-        layout = KVLayout(1, spec.num_kv_heads, spec.head_dim, codec=codec)
+    def __init__(self, kernels: Kernels, shape: ModelShape, codec: KVCodec) -> None:
+        layout = KVLayout(shape.layers[:1], codec=codec)
         pages = SEQUENCES * layout.pages_for(TOKENS)
         # A byte of which also fp16 and fp32 scales are numbers.
         self._pool = np.full((pages, layout.page_bytes), 0x3C, dtype=np.uint8)
@@ -56,14 +56,14 @@ class Layer:
             self._pool,
             layout.page_size,
             1,
-            spec.num_kv_heads,
-            spec.group_size,
-            spec.head_dim,
+            shape.num_kv_heads,
+            shape.group_size,
+            shape.head_dim,
             layout.codec_ids(),
             layout.clips(),
         )
         rotated = codec.transform(0) is not None
-        ones = np.ones((TOKENS, spec.head_dim // 2), dtype=np.float32)
+        ones = np.ones((TOKENS, shape.head_dim // 2), dtype=np.float32)
         attention = Attention(
             view,
             Rotary(ones, ones * 0, False),
@@ -80,9 +80,9 @@ class Layer:
             num_pages=pages,
             page_size=layout.page_size,
             positions=TOKENS,
-            kv_heads=spec.num_kv_heads,
-            group_size=spec.group_size,
-            head_dim=spec.head_dim,
+            kv_heads=shape.num_kv_heads,
+            group_size=shape.group_size,
+            head_dim=shape.head_dim,
         )
 
     def seconds(self) -> float:
@@ -93,13 +93,10 @@ class Layer:
         return (time.perf_counter() - start) / CALLS
 
 
-def kernel(kernels: Kernels, spec: ModelShape, repeats: int) -> Figures:
+def kernel(kernels: Kernels, shape: ModelShape, repeats: int) -> Figures:
     """The attention kernel alone, by codec."""
-    codecs = {
-        name: make_codec(name, num_layers=1, num_kv_heads=spec.num_kv_heads, head_dim=spec.head_dim)
-        for name in UNIFORM
-    }
-    layers = {name: Layer(kernels, spec, codec) for name, codec in codecs.items()}
+    codecs = {name: make_codec(name, shape.layers[:1]) for name in UNIFORM}
+    layers = {name: Layer(kernels, shape, codec) for name, codec in codecs.items()}
     times: dict[str, list[float]] = {name: [] for name in layers}
     memory = []
     for _ in range(4 * repeats):
@@ -111,7 +108,7 @@ def kernel(kernels: Kernels, spec: ModelShape, repeats: int) -> Figures:
         seconds = statistics.median(times[name])
         faster = [first / own for first, own in zip(times[BASIS], times[name], strict=True)]
         figures[name] = {
-            "rows/s": SEQUENCES * spec.num_heads / seconds,
+            "rows/s": SEQUENCES * shape.num_heads / seconds,
             "GB/s": layer.nbytes / seconds / 1e9,
             "of memory": layer.nbytes / seconds / statistics.median(memory),
             f"times {BASIS}": statistics.median(faster),
@@ -121,9 +118,9 @@ def kernel(kernels: Kernels, spec: ModelShape, repeats: int) -> Figures:
 
 def model(bench: Bench, path: str, repeats: int) -> dict[str, Figures]:
     """Every case of the model, by codec."""
-    with GGUFFile(resolve(path)) as file:
+    with open_checkpoint(resolve(path)) as checkpoint:
         benches = {
-            name: bench.with_codec(codec_for(file, bench.spec, name, None, force=True))
+            name: bench.with_codec(codec_for(checkpoint, name, None, force=True))
             for name in UNIFORM
         }
     found: dict[str, Figures] = {}
@@ -165,7 +162,7 @@ def main() -> int:
     except KVReuseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    results = {"attention alone": kernel(kernels, bench.spec, options.repeats)}
+    results = {"attention alone": kernel(kernels, bench.shape, options.repeats)}
     results |= model(bench, options.model, options.repeats)
     if options.json:
         print(json.dumps({"isa": kernels.isa, "threads": kernels.threads, "results": results}))

@@ -182,7 +182,7 @@ def planning() -> Figures:
 
 
 def _plan(running: int, waiting: int) -> float:
-    cache = KVCache(PagePool(KVLayout(1, 1, 32), 64 * running), b"")
+    cache = KVCache(PagePool(KVLayout.uniform(1, 1, 32), 64 * running), b"")
     scheduler = Scheduler(
         cache, max_num_batched_tokens=1024, max_num_seqs=running, counters=Counters()
     )
@@ -208,7 +208,7 @@ def _plan(running: int, waiting: int) -> float:
 
 def waste(trace: Path, page_size: int = 32) -> Figures:
     """The share of the pages' rows that stay empty, over the lengths of a trace."""
-    pool = PagePool(KVLayout(1, 1, 32, page_size=page_size), 2 * MOST_TOKENS // page_size)
+    pool = PagePool(KVLayout.uniform(1, 1, 32, page_size=page_size), 2 * MOST_TOKENS // page_size)
     cache = KVCache(pool, b"", enable_prefix_caching=False)
     ids = np.zeros(MOST_TOKENS, dtype=np.int32)
     used = rows = requests = 0

@@ -41,7 +41,7 @@ class Bench:
 
     def tokens(self, count: int) -> list[int]:
         """Tokens that no other prompt has."""
-        drawn: list[int] = self._random.integers(1, self.llm.spec.vocab_size, count).tolist()
+        drawn: list[int] = self._random.integers(1, self.llm.shape.vocab_size, count).tolist()
         return drawn
 
     def shared(self) -> Figures:

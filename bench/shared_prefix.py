@@ -32,7 +32,7 @@ from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.decoder import StepLimits
 from kvreuse.model.fetch.source import resolve
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
 
 ROWS = 1024
 
@@ -73,13 +73,13 @@ class Served:
             rows=ROWS, samples=work.requests, sequences=work.requests, positions=work.positions
         )
         self.runner = ModelRunner(
-            base.spec, base.weights, base.kernels, pool, limits, grouped=grouped
+            base.shape, base.weights, base.kernels, pool, limits, grouped=grouped
         )
         self.engine = Engine(
             self.runner,
             KVCache(pool, b""),
             None,
-            vocab_size=base.spec.vocab_size,
+            vocab_size=base.shape.vocab_size,
             max_model_len=work.positions,
         )
 
@@ -113,25 +113,19 @@ class Served:
 
 def measure(config: EngineConfig, work: Workload, repeats: int) -> dict[str, Figures]:
     """Medians of both ways. AssertionError where their answers differ."""
-    with GGUFFile(resolve(config.model)) as file:
-        spec = read_spec(file)
-        codec = make_codec(
-            config.kv_cache_dtype,
-            num_layers=spec.num_layers,
-            num_kv_heads=spec.num_kv_heads,
-            head_dim=spec.head_dim,
-            calibration=None,
-        )
-        layout = KVLayout.of(spec, config.page_size, codec)
-        base = load_runner(file, spec, PagePool(layout, 1), config)
+    with open_checkpoint(resolve(config.model)) as checkpoint:
+        shape = checkpoint.shape
+        codec = make_codec(config.kv_cache_dtype, shape.layers)
+        layout = KVLayout.of(shape, config.page_size, codec)
+        base = load_runner(checkpoint, shape, PagePool(layout, 1), config)
     ways = {
         name: Served(base, layout, work, name == "grouped") for name in ("grouped", "ungrouped")
     }
     random = np.random.default_rng(0)
     runs: dict[str, list[Figures]] = defaultdict(list)
     for _ in range(repeats):
-        head = random.integers(0, spec.vocab_size, work.shared).tolist()
-        own = random.integers(0, spec.vocab_size, (work.requests, work.own)).tolist()
+        head = random.integers(0, shape.vocab_size, work.shared).tolist()
+        own = random.integers(0, shape.vocab_size, (work.requests, work.own)).tolist()
         answers = []
         for name, served in ways.items():
             figures, answered = served.serve([head + tail for tail in own], work.tokens)

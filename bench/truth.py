@@ -26,7 +26,7 @@ from kvreuse.errors import ConfigError, KVReuseError
 from kvreuse.kv.codec.codec import BF16
 from kvreuse.model.calibrated import codec_for
 from kvreuse.model.fetch.source import resolve
-from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.model.open import open_checkpoint
 
 STANDARD = "pydoc_data.topics"
 
@@ -56,8 +56,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _with_codecs(engine: EngineModel, path: Path, names: list[str]) -> dict[str, EngineModel]:
     """The model with keys and values in each codec. ConfigError for a codec that is none."""
-    with GGUFFile(path) as file:
-        codecs = {name: codec_for(file, engine.spec, name, None, force=True) for name in names}
+    with open_checkpoint(path) as checkpoint:
+        codecs = {name: codec_for(checkpoint, name, None, force=True) for name in names}
     return {name: engine.with_codec(codec) for name, codec in codecs.items()}
 
 

@@ -15,25 +15,19 @@ MIXTURES = 9
 """Pairs of a key's and a value's plane codec."""
 
 
-def codec_for(spec: ModelShape, name: str, first: int = 0) -> KVCodec:
+def codec_for(shape: ModelShape, name: str, first: int = 0) -> KVCodec:
     """The codec ``name`` for a model. ``auto`` gets a calibration that has something of everything.
 
     Its heads go through all pairs of plane codecs, from the pair ``first`` on.
     """
-    return make_codec(
-        name,
-        num_layers=spec.num_layers,
-        num_kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-        calibration=everything(spec, first) if name == "auto" else None,
-    )
+    return make_codec(name, shape.layers, everything(shape, first) if name == "auto" else None)
 
 
-def everything(spec: ModelShape, first: int = 0) -> Calibration:
+def everything(shape: ModelShape, first: int = 0) -> Calibration:
     """Constants, scales, clips, both rotations and every width, none of them found by measuring."""
     rng = np.random.default_rng(first)
-    layers, heads = spec.num_layers, spec.num_kv_heads
-    channels = (layers, heads, spec.head_dim)
+    layers, heads = shape.num_layers, shape.num_kv_heads
+    channels = (layers, heads, shape.head_dim)
     pairs = (np.arange(layers * heads).reshape(layers, heads) + first) % MIXTURES
     return Calibration(
         model_digest="made for a test",
@@ -44,12 +38,7 @@ def everything(spec: ModelShape, first: int = 0) -> Calibration:
     )
 
 
-def untransformed(spec: ModelShape, name: str) -> KVCodec:
+def untransformed(shape: ModelShape, name: str) -> KVCodec:
     """The naive recipe: rows are quantised as they are."""
-    return make_codec(
-        name,
-        num_layers=spec.num_layers,
-        num_kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-        calibration=Calibration("none", hadamard_keys=False, hadamard_values=False),
-    )
+    naive = Calibration("none", hadamard_keys=False, hadamard_values=False)
+    return make_codec(name, shape.layers, naive)

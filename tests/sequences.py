@@ -13,7 +13,7 @@ from kvreuse.config import EngineConfig
 from kvreuse.engine.runner import ModelRunner, load_runner
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
 from kvreuse.ops.batch import BatchInput, Float32Array
 
 from .kv_codecs import codec_for
@@ -43,9 +43,9 @@ class Machine:
         threads: int = 2,
         page_size: int = 32,
     ) -> None:
-        with GGUFFile(path) as file:
-            spec = read_spec(file)
-            self.layout = KVLayout.of(spec, page_size, codec_for(spec, codec))
+        with open_checkpoint(path) as checkpoint:
+            shape = checkpoint.shape
+            self.layout = KVLayout.of(shape, page_size, codec_for(shape, codec))
             self.pool = PagePool(self.layout, NUM_PAGES * 32 // page_size)
             config = EngineConfig(
                 model=str(path),
@@ -55,7 +55,7 @@ class Machine:
                 max_model_len=POSITIONS,
                 max_num_batched_tokens=POSITIONS,
             )
-            self.runner: ModelRunner = load_runner(file, spec, self.pool, config)
+            self.runner: ModelRunner = load_runner(checkpoint, shape, self.pool, config)
         self.poison()
 
     def poison(self) -> None:

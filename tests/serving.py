@@ -19,7 +19,7 @@ from kvreuse.kv.cache import KVCache
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.decoder import StepLimits
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
 from kvreuse.ops.batch import BatchInput, Float32Array
 from kvreuse.text.tokenizer import Tokenizer
 
@@ -37,17 +37,17 @@ class Model:
         config = EngineConfig(
             model=str(path), max_model_len=POSITIONS, max_num_batched_tokens=ROWS, threads=2
         )
-        with GGUFFile(path) as file:
-            self.spec = read_spec(file)
-            self.layout = KVLayout.of(self.spec, codec=codec_for(self.spec, codec))
-            self.tokenizer = Tokenizer.from_gguf(file)
-            first = load_runner(file, self.spec, PagePool(self.layout, 1), config)
+        with open_checkpoint(path) as checkpoint:
+            self.shape = checkpoint.shape
+            self.layout = KVLayout.of(self.shape, codec=codec_for(self.shape, codec))
+            self.tokenizer = Tokenizer(checkpoint.vocabulary)
+            first = load_runner(checkpoint, self.shape, PagePool(self.layout, 1), config)
         self._weights, self._kernels = first.weights, first.kernels
 
     def runner(self, pool: PagePool, grouped: bool = True) -> ModelRunner:
         """A runner over ``pool``; ``grouped``: see ``Decoder``."""
         limits = StepLimits(rows=ROWS, samples=SEATS, sequences=SEATS, positions=POSITIONS)
-        return ModelRunner(self.spec, self._weights, self._kernels, pool, limits, grouped=grouped)
+        return ModelRunner(self.shape, self._weights, self._kernels, pool, limits, grouped=grouped)
 
 
 class Poisoned:
@@ -124,7 +124,7 @@ class Server:
             self.runner,
             self.cache,
             model.tokenizer,
-            vocab_size=model.spec.vocab_size,
+            vocab_size=model.shape.vocab_size,
             max_model_len=POSITIONS,
             max_num_batched_tokens=budget,
             max_num_seqs=seats,

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.model.open import open_checkpoint
 from kvreuse.ops.batch import Float32Array
 from kvreuse.text.tokenizer import Tokenizer
 
+from .kv.planes_of_pages import layer_bytes
 from .kv_codecs import REAL_CODECS
 from .sequences import Machine
 from .truth import standard_text
@@ -30,8 +31,8 @@ def codec_model(real_model: Path, tiny_model: Path, codec: str) -> Path:
 
 @pytest.fixture(scope="module")
 def ids(codec_model: Path) -> list[int]:
-    with GGUFFile(codec_model) as file:
-        return Tokenizer.from_gguf(file).encode(standard_text()[:20_000])
+    with open_checkpoint(codec_model) as checkpoint:
+        return Tokenizer(checkpoint.vocabulary).encode(standard_text()[:20_000])
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +146,7 @@ def test_unwritten_rows_reach_nothing(machine: Machine, ids: list[int]) -> None:
 
 def test_a_layer_depends_on_no_later_layer(machine: Machine, ids: list[int]) -> None:
     """Damage the keys of one layer: a new token's rows below and in it stay, those above change."""
-    layer, n = machine.layout.num_layers // 2, 40
+    layer, n = len(machine.layout.layers) // 2, 40
 
     def layers_after_next_token(damage: bool) -> list[bytes]:
         machine.poison()
@@ -159,9 +160,9 @@ def test_a_layer_depends_on_no_later_layer(machine: Machine, ids: list[int]) -> 
         machine.step((sequence, 1))
         page = machine.pool.data[sequence.table[1]].copy()
         machine.free(sequence)
-        return [page[layout.layer_bytes(i)].tobytes() for i in range(layout.num_layers)]
+        return [page[layer_bytes(layout, i)].tobytes() for i in range(len(layout.layers))]
 
     whole, damaged = layers_after_next_token(False), layers_after_next_token(True)
     assert [i for i, pair in enumerate(zip(whole, damaged, strict=True)) if pair[0] != pair[1]] == [
-        *range(layer + 1, machine.layout.num_layers)
+        *range(layer + 1, len(machine.layout.layers))
     ]

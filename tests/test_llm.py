@@ -153,7 +153,7 @@ def test_budget_and_seats_change_no_answer(llm: LLM, budget: int, seats: int) ->
         llm.runner,
         llm.cache,
         llm.tokenizer,
-        vocab_size=llm.spec.vocab_size,
+        vocab_size=llm.shape.vocab_size,
         max_model_len=1024,
         max_num_batched_tokens=budget,
         max_num_seqs=seats,
@@ -188,16 +188,6 @@ def test_a_chat_needs_a_template(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> N
         llm.chat(CHAT)
 
 
-def test_a_stream_is_the_answer_in_pieces(llm: LLM) -> None:
-    prompt = llm.chat_prompt(CHAT)
-    deltas = list(llm.stream(prompt, GREEDY))
-    (whole,) = llm.chat(CHAT, GREEDY)
-    assert "".join(delta.text for delta in deltas) == whole.outputs[0].text
-    assert deltas[-1].output is not None
-    assert deltas[-1].output.outputs == whole.outputs
-    assert [delta.finished for delta in deltas] == [False] * (len(deltas) - 1) + [True]
-
-
 def test_streams_and_batches_may_be_interleaved(llm: LLM) -> None:
     expected = [ids_of(output) for output in llm.generate(MIXED[:3], GREEDY)]
     first, second = (llm.stream(prompt, GREEDY) for prompt in MIXED[:2])
@@ -221,67 +211,6 @@ def test_a_callback_that_raises_costs_nobody_else_a_token(llm: LLM) -> None:
         with pytest.raises(ZeroDivisionError):
             llm.generate(MIXED[1], first, progress=broken)
     assert tuple(token for delta in stream for token in delta.token_ids) == expected
-
-
-def test_a_stream_of_a_closed_llm_ends_in_an_error(tiny_model: Path) -> None:
-    llm = LLM(tiny_model, kv_cache_memory="8MiB", threads=1)
-    stream = llm.stream({"prompt_token_ids": [1, 2, 3]}, GREEDY)
-    llm.close()
-    with pytest.raises(RequestError, match="not being served any more"):
-        next(stream)
-
-
-def test_closing_or_dropping_a_stream_aborts_it(llm: LLM) -> None:
-    closed, dropped = llm.stream(FRANCE, GREEDY), llm.stream(FRANCE, GREEDY)
-    next(closed)
-    next(dropped)
-    assert pages_in_use(llm.engine) == 2
-    closed.close()
-    closed.close()
-    assert list(closed) == []
-    assert pages_in_use(llm.engine) == 1
-    del dropped
-    gc.collect()
-    llm.generate("one more", GREEDY)  # aborts it before its first step
-    assert pages_in_use(llm.engine) == 0
-
-
-def test_a_stream_may_be_dropped_within_a_step(llm: LLM) -> None:
-    """The garbage collector comes at any moment: nothing is aborted while a step is under way."""
-    streams = [llm.stream(FRANCE, GREEDY)]
-    aborted: list[int] = []
-
-    def drop(delta: Delta) -> None:
-        if streams:
-            streams.pop()
-            gc.collect()
-            aborted.append(llm.engine.counters.aborted)
-
-    before = llm.engine.counters.aborted
-    handle = llm.engine.submit(Ask([1, 2, 3], GREEDY), drop)
-    llm.generate(FRANCE, GREEDY)
-    handle.abort()
-    assert aborted == [before]
-    assert pages_in_use(llm.engine) == 0
-
-
-def test_a_stream_closed_early_is_remembered_for_the_next_turn(llm: LLM) -> None:
-    forget(llm.cache)
-    hot = SamplingParams(temperature=1.6, seed=3, max_tokens=40)
-    stream = llm.stream(llm.chat_prompt(CHAT), hot)
-    deltas = [next(stream) for _ in range(12)]
-    ids = [token for delta in deltas for token in delta.token_ids]
-    stream.close()
-    said = llm.tokenizer.decode(ids, continuation=True)
-    (after,) = llm.chat([*CHAT, {"role": "assistant", "content": said}, *CHAT], GREEDY)
-    prompt = llm.chat_prompt(CHAT)
-    kept = [*prompt.token_ids, *ids]
-    assert list(after.prompt_token_ids[: len(kept)]) == kept
-
-
-def test_a_stream_is_refused_at_once(llm: LLM) -> None:
-    with pytest.raises(RequestError, match="the prompt is empty"):
-        llm.stream("")
 
 
 @pytest.mark.parametrize(
@@ -344,16 +273,6 @@ def test_the_next_turn_reuses_the_whole_conversation(llm: LLM) -> None:
     assert other > 0
 
 
-def test_a_streamed_turn_is_remembered_too(llm: LLM) -> None:
-    forget(llm.cache)
-    *_, last = llm.stream(llm.chat_prompt(CHAT), GREEDY)
-    assert last.output is not None
-    answer = {"role": "assistant", "content": last.output.outputs[0].text}
-    (after,) = llm.chat([*CHAT, answer, *CHAT], GREEDY)
-    generated = len(last.output.outputs[0].token_ids)
-    assert after.num_cached_tokens >= len(last.output.prompt_token_ids) + generated - 1
-
-
 def test_a_step_that_fails_gives_back_its_pages(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = llm.generate(FRANCE, GREEDY)[0].outputs
     monkeypatch.setattr(type(llm.runner), "run", lambda runner, batch: 1 / 0)
@@ -407,7 +326,7 @@ def test_closing_gives_the_memory_back(model_path: Path) -> None:
     llm.close()
     gc.collect()
     assert before - resident_bytes() > (64 << 20) * 9 // 10
-    with pytest.raises(RequestError, match="the LLM is closed"):
+    with pytest.raises(RequestError, match="the engine is closed"):
         llm.generate(FRANCE)
 
 
@@ -420,7 +339,7 @@ def test_closing_gives_the_memory_back(model_path: Path) -> None:
             {"kv_cache_memory": "10MiB", "max_model_len": 500},
             r"--max-model-len 500 needs 16 pages \(11.2 MiB\), but the KV cache has 14",
         ),
-        ({"page_size": 40}, "page_size must be a positive multiple of 32 tokens, got 40"),
+        ({"page_size": 40}, "--page-size must be a positive multiple of 32 tokens, got 40"),
         ({"kv_cache_memory": "1000TiB"}, "asks for 1000 TiB, but .* are available"),
     ],
 )

@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 import pytest
 
-from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.model.open import open_checkpoint
 from kvreuse.text.tokenizer import Tokenizer
 
 from .model.gguf.gguf_files import write_gguf, write_tiny
@@ -110,8 +110,8 @@ class TestScaling:
 
 def test_the_oracle_reads_english(oracle: Oracle, model_path: Path) -> None:
     """It knows what comes next, and what it says of a prefix does not depend on what follows."""
-    with GGUFFile(model_path) as file:
-        tokenizer = Tokenizer.from_gguf(file)
+    with open_checkpoint(model_path) as checkpoint:
+        tokenizer = Tokenizer(checkpoint.vocabulary)
     ids = tokenizer.encode("The capital of France is Paris, the capital of Italy is Rome")
     logits = oracle.logits(ids)
     assert logits.dtype == np.float32

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kvreuse.api.miss import Reason
 from kvreuse.api.sampling_params import SamplingParams
-from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.model.open import open_checkpoint
 from kvreuse.text.tokenizer import Tokenizer
 
 from .serving import Answered, Model, Server
@@ -28,8 +28,8 @@ LONG = dataclasses.replace(GREEDY, max_tokens=40)
 
 @pytest.fixture(scope="module")
 def ids(codec_model: Path) -> list[int]:
-    with GGUFFile(codec_model) as file:
-        return Tokenizer.from_gguf(file).encode(standard_text()[:20_000])
+    with open_checkpoint(codec_model) as checkpoint:
+        return Tokenizer(checkpoint.vocabulary).encode(standard_text()[:20_000])
 
 
 @pytest.fixture(scope="module")

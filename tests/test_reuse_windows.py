@@ -21,13 +21,13 @@ PARAMS = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 def model(tmp_path_factory: pytest.TempPathFactory, codec: str) -> Model:
     path: Path = tmp_path_factory.mktemp("model") / "gemma3.gguf"
     model = Model(write_tiny(path, "gemma3", window=WINDOW, context=2048, layers=7), codec)
-    assert set(model.spec.windows or ()) == {WINDOW, None}
+    assert set(model.shape.windows) == {WINDOW, None}
     return model
 
 
 @pytest.mark.parametrize("length", [WINDOW - 1, WINDOW, WINDOW + 1, 97, 128, 150, 300])
 def test_a_prefix_of_a_longer_prompt_is_cold(model: Model, length: int) -> None:
-    ids = np.random.default_rng(0).integers(0, model.spec.vocab_size, 400).tolist()
+    ids = np.random.default_rng(0).integers(0, model.shape.vocab_size, 400).tolist()
     warm, cold = Server(model), Server(model, enable_prefix_caching=False)
     warm.answer(ids, PARAMS)
     for prompt in (ids[:length], [*ids[:length], *ids[7:19]]):

@@ -36,7 +36,7 @@ def tree(model: Model) -> list[list[int]]:
     random = np.random.default_rng(1)
 
     def tokens(count: int) -> list[int]:
-        drawn: list[int] = random.integers(3, model.spec.vocab_size, count).tolist()
+        drawn: list[int] = random.integers(3, model.shape.vocab_size, count).tolist()
         return drawn
 
     head, halves = tokens(SHARED), [tokens(90), tokens(40)]
@@ -90,7 +90,7 @@ def test_bytes_read_in_a_step(model: Model) -> None:
             server.step()
         read[grouped] = server.engine.counters.page_bytes_read - before
         server.finish()
-    windows = model.spec.windows or (None,) * model.spec.num_layers
+    windows = model.shape.windows
     for grouped, times in ((True, 1), (False, 8)):
         tiles = sum(times * 20 + 8 if window is None else times * 2 + 8 for window in windows)
         assert read[grouped] == tiles * model.layout.page_bytes // len(windows)

@@ -45,8 +45,8 @@ def found(
     text = standard_text() if standard else Path(source).read_text(encoding="utf-8")
     token_ids = engine.encode(text)
     assert len(token_ids) == TOKENS
-    engines = {name: engine.with_codec(codec_for(engine.spec, name)) for name in CODECS}
-    engines["int4, naive"] = engine.with_codec(untransformed(engine.spec, "int4"))
+    engines = {name: engine.with_codec(codec_for(engine.shape, name)) for name in CODECS}
+    engines["int4, naive"] = engine.with_codec(untransformed(engine.shape, "int4"))
     return measure_all(oracle, {"bf16": engine, **engines}, token_ids)
 
 

@@ -17,7 +17,8 @@ from kvreuse.config import EngineConfig
 from kvreuse.engine.runner import load_runner
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.checkpoint import Checkpoint
+from kvreuse.model.open import open_checkpoint
 from kvreuse.ops import reference
 from kvreuse.ops.batch import BatchInput
 from kvreuse.shape import ModelShape
@@ -49,8 +50,8 @@ class Case:
     def __str__(self) -> str:
         return self.name if self.codec == "bf16" else f"{self.codec}: {self.name}"
 
-    def layout(self, spec: ModelShape) -> KVLayout:
-        return KVLayout.of(spec, self.page_size, codec_for(spec, self.codec, self.first))
+    def layout(self, shape: ModelShape) -> KVLayout:
+        return KVLayout.of(shape, self.page_size, codec_for(shape, self.codec, self.first))
 
     def write(self, path: Path) -> Path:
         if not self.smallest:
@@ -63,7 +64,7 @@ class Case:
         }
         return write_gguf(path, metadata, tensors)
 
-    def batch(self, spec: ModelShape) -> BatchInput:
+    def batch(self, shape: ModelShape) -> BatchInput:
         rng = np.random.default_rng(1)
         counts = [-(-n // self.page_size) for n in self.lengths]
         pages = rng.permutation(sum(counts)).astype(np.int32)
@@ -72,7 +73,7 @@ class Case:
         positions = [np.arange(n, dtype=np.int32) for n in self.lengths]
         rows = sum(self.lengths)
         return BatchInput(
-            ids=rng.integers(0, spec.vocab_size, rows).astype(np.int32),
+            ids=rng.integers(0, shape.vocab_size, rows).astype(np.int32),
             positions=np.concatenate(positions),
             row_seq=np.repeat(np.arange(2, dtype=np.int32), self.lengths),
             tables=tables,
@@ -169,23 +170,25 @@ CASES += tuple(
 
 
 @functools.cache
-def model_file(case: Case) -> GGUFFile:
+def model_file(case: Case) -> Checkpoint:
     with tempfile.TemporaryDirectory() as folder:
-        return GGUFFile(case.write(Path(folder) / "model.gguf"))  # mapped: outlives its name
+        return open_checkpoint(case.write(Path(folder) / "model.gguf"))  # mapped: outlives its name
 
 
 @functools.cache
 def twin(case: Case) -> tuple[Float32, Pages]:
     """Logits and pages of the NumPy forward pass."""
-    file = model_file(case)
-    spec = read_spec(file)
-    layout = case.layout(spec)
+    checkpoint = model_file(case)
+    shape = checkpoint.shape
+    layout = case.layout(shape)
     weights = {
-        name: reference.matrix(int(info.type), file.data(name), *(1, *info.shape)[-2:])
-        for name, info in file.tensors.items()
+        tensor.name: reference.matrix(
+            int(tensor.type), checkpoint.data(tensor), *(1, *tensor.shape)[-2:]
+        )
+        for tensor in checkpoint.tensors.values()
     }
     pages = unwritten(layout, case)
-    return reference.forward(spec, weights, case.batch(spec), pages, layout), pages
+    return reference.forward(shape, weights, case.batch(shape), pages, layout), pages
 
 
 def unwritten(layout: KVLayout, case: Case) -> Pages:
@@ -221,9 +224,9 @@ def steps(whole: BatchInput, alone: int) -> Iterator[tuple[Ints, BatchInput]]:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_engine_and_twin_are_equal(case: Case, alone: int, isa: str) -> None:
     logits, pages = twin(case)
-    file = model_file(case)
-    spec = read_spec(file)
-    layout = case.layout(spec)
+    checkpoint = model_file(case)
+    shape = checkpoint.shape
+    layout = case.layout(shape)
     pool = PagePool(layout, len(pages))
     pool.data[:] = unwritten(layout, case)
     rows = sum(case.lengths)
@@ -235,8 +238,8 @@ def test_engine_and_twin_are_equal(case: Case, alone: int, isa: str) -> None:
         max_num_batched_tokens=rows,
         max_num_seqs=rows,
     )
-    runner = load_runner(file, spec, pool, config)
-    for where, batch in steps(case.batch(spec), alone):
+    runner = load_runner(checkpoint, shape, pool, config)
+    for where, batch in steps(case.batch(shape), alone):
         np.testing.assert_array_equal(runner.run(batch), logits[where])
     np.testing.assert_array_equal(pool.data, pages)
 
@@ -244,7 +247,7 @@ def test_engine_and_twin_are_equal(case: Case, alone: int, isa: str) -> None:
 def test_the_cases_have_every_mixture_of_codecs() -> None:
     pairs = set()
     for case in CASES:
-        layout = case.layout(read_spec(model_file(case)))
+        layout = case.layout(model_file(case).shape)
         for layer, kind, head in layout.planes():
             if kind == "key":
                 value = layout.plane_codec(layer, "value", head)

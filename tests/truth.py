@@ -15,7 +15,7 @@ from kvreuse.kv.codec.codec import BF16, KVCodec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.decoder import StepLimits
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
 from kvreuse.ops.batch import BatchInput, Float32Array
 from kvreuse.text.tokenizer import Tokenizer
 
@@ -44,16 +44,16 @@ class EngineModel:
             max_num_seqs=ROWS_AT_ONCE,
             isa=isa,
         )
-        with GGUFFile(path) as file:
-            self.spec = read_spec(file)
-            self.tokenizer = Tokenizer.from_gguf(file)
+        with open_checkpoint(path) as checkpoint:
+            self.shape = checkpoint.shape
+            self.tokenizer = Tokenizer(checkpoint.vocabulary)
             self._pool = self._take_pool(BF16, max_tokens)
-            self._runner = load_runner(file, self.spec, self._pool, config)
+            self._runner = load_runner(checkpoint, self.shape, self._pool, config)
         self.max_tokens = max_tokens
 
     def _take_pool(self, codec: KVCodec, max_tokens: int) -> PagePool:
         """Pages for one text."""
-        layout = KVLayout.of(self.spec, codec=codec)
+        layout = KVLayout.of(self.shape, codec=codec)
         pool = PagePool(layout, layout.pages_for(max_tokens))
         self._table = np.arange(pool.num_pages, dtype=np.int32)[None]
         return pool
@@ -64,7 +64,7 @@ class EngineModel:
         other._pool = other._take_pool(codec, self.max_tokens)
         limits = StepLimits(ROWS_AT_ONCE, ROWS_AT_ONCE, ROWS_AT_ONCE, self.max_tokens)
         runner = self._runner
-        other._runner = ModelRunner(self.spec, runner.weights, runner.kernels, other._pool, limits)
+        other._runner = ModelRunner(self.shape, runner.weights, runner.kernels, other._pool, limits)
         return other
 
     def encode(self, text: str) -> list[int]:

@@ -29,7 +29,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from kvreuse.errors import KVReuseError
 from kvreuse.model.fetch.source import resolve
-from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.model.open import open_checkpoint
 from kvreuse.text.tokenizer import Tokenizer
 from peers import report
 from peers.cases import CHECK_STEPS, TIMED_STEPS, TINY, Figures, Prompts, Sizes
@@ -77,8 +77,8 @@ def main() -> int:
 
 def make_prompts(model: Path, sizes: Sizes) -> Prompts:
     """Prompts of the text of Python's interactive help, in the model's tokens."""
-    with GGUFFile(model) as file:
-        tokenizer = Tokenizer.from_gguf(file)
+    with open_checkpoint(model) as checkpoint:
+        tokenizer = Tokenizer(checkpoint.vocabulary)
     topics: dict[str, str] = pydoc_data.topics.topics
     return Prompts.cut(tokenizer.encode("\n\n".join(topics[n] for n in sorted(topics))), sizes)
 

@@ -10,7 +10,7 @@ from importlib import metadata
 from kvreuse import LLM, SamplingParams
 from kvreuse.api.outputs import RequestOutput
 from kvreuse.kv.layout import KVLayout
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
 from kvreuse.ops.native import ISA_VARIABLE, available_isas
 from peers.adapter import STEP_TOKENS, Adapter, Answer, Setup
 
@@ -29,8 +29,8 @@ class Engine(Adapter):
 
     def __init__(self, setup: Setup) -> None:
         """Load the model; the pool has exactly the capacity asked for."""
-        with GGUFFile(setup.model) as file:
-            layout = KVLayout.of(read_spec(file))
+        with open_checkpoint(setup.model) as checkpoint:
+            layout = KVLayout.of(checkpoint.shape)
         self._scores = setup.scores
         self._llm = LLM(
             setup.model,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 
-def shown(value: object, most: int = 60) -> str:
-    """A value in a message: as Python writes it, within ``most`` characters."""
+def shown(value: object, most: int = 80) -> str:
+    """A value within a message of one line: as Python writes it, cut after ``most`` characters."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= most else value[: most - 3] + "...")
     try:
-        text = repr(value)
+        text = " ".join(repr(value).split())
     except ValueError:  # Python writes no integers of thousands of digits
-        text = f"a {type(value).__name__} of very many digits"
+        text = "a number of very many digits"
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
@@ -41,8 +43,15 @@ class ContextLengthError(RequestError):
         self.limit = limit
 
 
-class EngineClosedError(KVReuseError):
+class EngineClosedError(RequestError):
     """The engine serves nothing any more."""
 
     def __init__(self) -> None:
-        super().__init__("the engine is closed")
+        super().__init__("the engine is closed: nothing is being served any more")
+
+
+class EngineUseError(KVReuseError, RuntimeError):
+    """An engine is used where it must not be: by a second thread, or behind a fork."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the engine cannot be used here: {reason}")

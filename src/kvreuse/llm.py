@@ -1,16 +1,16 @@
-"""LLM: a model, its tokenizer and an engine, for use in a program of one thread."""
+"""LLM: a model, its tokenizer and an engine, for programs without an event loop."""
 
 from __future__ import annotations
 
+import functools
 import os
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from kvreuse.api.ask import Ask, Sink
-from kvreuse.api.outputs import Delta, RequestOutput
+from kvreuse.api.ask import Ask
+from kvreuse.api.outputs import RequestOutput
 from kvreuse.api.progress import prompts_bar
 from kvreuse.api.prompts import (
     Conversation,
@@ -23,8 +23,8 @@ from kvreuse.api.prompts import (
 from kvreuse.api.retention import DEFAULT_RETENTION, Retention
 from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.config import EngineConfig
-from kvreuse.engine.delta_stream import DeltaStream
-from kvreuse.errors import RequestError
+from kvreuse.engine.delta_stream import DeltaStream, Mailbox
+from kvreuse.engine.thread import EngineThread
 from kvreuse.load import Progress, load
 from kvreuse.model.weights import Repacked
 from kvreuse.text.chats import Chats
@@ -39,8 +39,9 @@ class LLM:
         outputs = llm.generate(["Once upon a time"], SamplingParams(temperature=0, max_tokens=32))
         print(outputs[0].outputs[0].text)
 
-    ``generate``, ``chat`` and ``stream`` may be used in turn, also while a stream is open; all
-    requests share the engine's steps. ``close``, or leaving a ``with`` block, gives back memory.
+    ``generate``, ``chat`` and ``stream`` may be used by several threads, also while a stream is
+    open; all requests share the engine's steps, which are made in a thread of its own. ``close``,
+    or leaving a ``with`` block, gives back memory.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class LLM:
         """
         loaded = load(EngineConfig(model=os.fspath(model), **options), progress)
         self.config = loaded.config
-        self.spec = loaded.spec
+        self.shape = loaded.shape
         self.memory = loaded.memory
         self.pool = loaded.pool
         self.tokenizer = loaded.tokenizer
@@ -65,8 +66,7 @@ class LLM:
         self.engine = loaded.engine
         self.cache = loaded.engine.cache
         self.chats = Chats(loaded.chat_template, loaded.tokenizer)
-        self._live: dict[str, Ask] = {}  # requests that have not ended
-        self._dropped: deque[str] = deque()  # requests whose streams nobody holds any more
+        self._thread = EngineThread(loaded.engine, always=False)
 
     @property
     def repacked(self) -> tuple[Repacked, ...]:
@@ -141,11 +141,7 @@ class LLM:
         else:
             params = sampling_params or SamplingParams()
             ask = ask_of(prompt, params, retention, self.tokenizer.encode)
-        inbox: deque[Delta] = deque()
-        request_id = self._submit(ask, inbox.append)
-        return DeltaStream(
-            request_id, inbox, step=self._step, abort=self._abort, dropped=self._dropped
-        )
+        return DeltaStream(ask, self._thread, functools.partial(self.chats.remember, ask))
 
     def chat_prompt(
         self, messages: Conversation, /, *, cache_salt: str | None = None, **template_options: Any
@@ -155,13 +151,18 @@ class LLM:
 
     def close(self) -> None:
         """Abort what is being served and let go of the model and the pool. Twice is allowed."""
-        for request_id in list(self._live):
-            self._abort(request_id)
+        self._thread.stop()
+        self._thread.join()
         # Runner and engine hold weights and pages: they go first.
         self.__dict__.pop("runner", None)
         self.__dict__.pop("engine", None)
         self.__dict__.pop("cache", None)
         self.pool.close()
+
+    def __del__(self) -> None:
+        """The thread ends with it."""
+        if "_thread" in self.__dict__:
+            self._thread.stop()
 
     def __enter__(self) -> LLM:
         """``with LLM(...) as llm`` closes it at the end."""
@@ -181,53 +182,19 @@ class LLM:
     ) -> list[RequestOutput]:
         """Serve all ``asks``; none of them outlives this call, whatever ends it."""
         finished: dict[str, RequestOutput] = {}
-
-        def collect(delta: Delta) -> None:
-            count(delta)
-            if delta.output is not None:
-                finished[delta.request_id] = delta.output
-                if progress is not None:
-                    progress(len(finished), len(asks))
-
-        request_ids: list[str] = []
+        mailbox = Mailbox(self._thread)
         try:
             with prompts_bar(len(asks), use_tqdm) as count:
-                for ask in asks:
-                    request_ids.append(self._submit(ask, collect))  # noqa: PERF401 (one may fail)
+                request_ids = mailbox.submit(asks)
+                ask_of_id = dict(zip(request_ids, asks, strict=True))
                 while len(finished) < len(asks):
-                    self._step()
-        except BaseException:
-            for request_id in request_ids:
-                self._abort(request_id)
-            raise
+                    delta = mailbox.get()
+                    count(delta)
+                    if delta.output is not None:
+                        finished[delta.request_id] = delta.output
+                        self.chats.remember(ask_of_id[delta.request_id], delta.output)
+                        if progress is not None:
+                            progress(len(finished), len(asks))
+        finally:
+            mailbox.abort()
         return [finished[request_id] for request_id in request_ids]
-
-    def _submit(self, ask: Ask, sink: Sink) -> str:
-        """Queue ``ask``; what it is answered is remembered, and its deltas go to ``sink``."""
-        if "engine" not in self.__dict__:
-            raise RequestError("the LLM is closed")
-
-        def take(delta: Delta) -> None:
-            if delta.output is not None:
-                self._live.pop(delta.request_id, None)
-                self.chats.remember(ask, delta.output)
-            sink(delta)
-
-        request_id = self.engine.submit(ask, take).request_id
-        self._live[request_id] = ask
-        return request_id
-
-    def _abort(self, request_id: str) -> None:
-        """Forget a request, ended or not, but not what it was answered so far."""
-        ask = self._live.pop(request_id, None)
-        output = self.engine.abort(request_id) if "engine" in self.__dict__ else None
-        if ask is not None and output is not None:
-            self.chats.remember(ask, output)
-
-    def _step(self) -> None:
-        """One step of the engine; every delta to the one who waits for it."""
-        while self._dropped:
-            self._abort(self._dropped.popleft())
-        if "engine" not in self.__dict__ or not self.engine.has_unfinished:
-            raise RequestError("the request is not being served any more")
-        self.engine.step()

@@ -14,12 +14,12 @@ from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.calibrated import codec_for
 from kvreuse.model.fetch.source import resolve
-from kvreuse.model.gguf.read import GGUFFile, read_spec
 from kvreuse.model.identity import namespace_of
+from kvreuse.model.open import open_checkpoint
 from kvreuse.ops.native import usable_cores
 from kvreuse.plan.engine import EnginePlan, plan_engine
 from kvreuse.shape import ModelShape
-from kvreuse.text.chat import ChatTemplate
+from kvreuse.text.chat import ChatTemplate, chat_template
 from kvreuse.text.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]
@@ -31,7 +31,7 @@ class Loaded:
     """A model that is ready to be served, and the engine that serves it."""
 
     config: EngineConfig
-    spec: ModelShape
+    shape: ModelShape
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     memory: EnginePlan
@@ -46,39 +46,38 @@ def load(config: EngineConfig, progress: Progress | None = None) -> Loaded:
 
     ModelFileError for a file that cannot be served, ConfigError for settings that cannot.
     """
-    with GGUFFile(resolve(config.model)) as file:  # unmapped once all is read
-        spec = read_spec(file)
-        max_model_len = config.model_len(spec.context_length)
+    with open_checkpoint(resolve(config.model)) as checkpoint:  # closed once all is read
+        shape = checkpoint.shape
+        max_model_len = config.model_len(shape.context_length)
         codec = codec_for(
-            file,
-            spec,
+            checkpoint,
             config.kv_cache_dtype,
             config.calibration,
             force=config.force_kv_cache_dtype,
         )
-        layout = KVLayout.of(spec, config.page_size, codec)
-        memory = plan_engine(file, spec, layout, config, config.threads or usable_cores())
+        layout = KVLayout.of(shape, config.page_size, codec)
+        memory = plan_engine(checkpoint, shape, layout, config, config.threads or usable_cores())
         pool = PagePool(layout, memory.pool.num_pages)
         if config.max_model_len is not None:
             check_pool(pool, max_model_len)
-        tokenizer = Tokenizer.from_gguf(file)
-        chat_template = ChatTemplate.from_gguf(file, tokenizer)
+        tokenizer = Tokenizer(checkpoint.vocabulary)
+        template = chat_template(checkpoint.chat_templates, tokenizer)
         cache = KVCache(
             pool,
-            namespace_of(file, spec, layout),
+            namespace_of(checkpoint, layout),
             enable_prefix_caching=config.enable_prefix_caching,
             eviction_policy=config.eviction_policy,
-            cost_growth=spec.attention_growth,
+            cost_growth=shape.attention_growth,
         )
-        runner = load_runner(file, spec, pool, config, progress)
+        runner = load_runner(checkpoint, shape, pool, config, progress)
     engine = Engine(
         runner,
         cache,
         tokenizer,
-        vocab_size=spec.vocab_size,
+        vocab_size=shape.vocab_size,
         max_model_len=max_model_len,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_seqs=config.max_num_seqs,
         seed=config.seed,
     )
-    return Loaded(config, spec, tokenizer, chat_template, memory, pool, runner, engine)
+    return Loaded(config, shape, tokenizer, template, memory, pool, runner, engine)

@@ -1,13 +1,86 @@
-"""ModelShape: what the forward pass, the planner and the page keys need to know of a model."""
+"""The shape of a model: what its layers keep, and what else the forward pass has to know.
+
+The only description of a model's layers: planner, page layout, codecs and decoder read this one.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Literal, NamedTuple
 
 RopePairs = Literal["interleaved", "half"]
 RopeScaling = Literal["none", "linear", "llama3", "yarn", "factors"]
 Activation = Literal["silu", "gelu_tanh"]
+Kind = Literal["key", "value"]
+
+KINDS: tuple[Kind, Kind] = ("key", "value")
+"""In the order of a page, and of the axis of a calibration that has both."""
+
+
+class HeadRows(NamedTuple):
+    """The rows of one kind that a layer keeps of a token: one of ``width`` channels a head."""
+
+    kind: Kind
+    heads: int
+    width: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LayerShape:
+    """What one layer keeps of a sequence. All zero: nothing of its own.
+
+    ``kv_heads`` heads keep a key of ``key_dim`` and a value of ``value_dim`` channels a token.
+    ``value_dim`` is 0 where values are read from the rows of the keys (latent attention).
+    ``window`` is the number of last tokens that are ever read again (None: all of them); a layer
+    that attends in chunks reads at most a chunk.
+    ``conv`` and ``state`` count the numbers kept for a sequence of any length: the last inputs of a
+    convolution, and a recurrent state.
+    """
+
+    kv_heads: int = 0
+    key_dim: int = 0
+    value_dim: int = 0
+    window: int | None = None
+    conv: int = 0
+    state: int = 0
+
+    @property
+    def rows(self) -> tuple[HeadRows, ...]:
+        """The rows of a token, keys first; without kinds that it keeps none of."""
+        rows = (HeadRows(kind, self.kv_heads, self.width(kind)) for kind in KINDS)
+        return tuple(one for one in rows if one.heads and one.width)
+
+    def width(self, kind: Kind) -> int:
+        """Channels of one head's key, or value."""
+        return self.key_dim if kind == "key" else self.value_dim
+
+    def kept(self, tokens: int) -> int:
+        """Tokens that have to be kept of a sequence of ``tokens``, at most."""
+        return tokens if self.window is None else min(tokens, self.window)
+
+
+def attention(kv_heads: int, head_dim: int, window: int | None = None) -> LayerShape:
+    """A layer of ordinary attention: multi-head, grouped or multi-query."""
+    return LayerShape(kv_heads, head_dim, head_dim, window)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CacheShape:
+    """A model as the memory of its sequences knows it. ``context_length`` None: no limit."""
+
+    architecture: str
+    layers: tuple[LayerShape, ...]
+    context_length: int | None
+
+    @property
+    def num_layers(self) -> int:
+        """Layers, whatever they keep."""
+        return len(self.layers)
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The window of each layer; None for one that sees all tokens."""
+        return tuple(layer.window for layer in self.layers)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,11 +115,9 @@ class RopeSpec:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ModelShape:
-    """The shape of a decoder-only Transformer. All sizes in elements.
+class ModelShape(CacheShape):
+    """The shape of a decoder-only Transformer that this engine serves. All sizes in elements.
 
-    ``windows[i]`` is the number of last positions that layer ``i`` sees (``None``: all of them);
-    empty where every layer sees all.
     Layers with a window use ``local_rope`` where the model has one, all others ``rope``.
 
     ``qkv_bias``: queries, keys and values have a bias. ``qk_norm``: each head of queries and keys
@@ -55,15 +126,11 @@ class ModelShape:
     ``attention_scale`` multiplies the products of queries and keys (``None``: 1/sqrt(head_dim)).
     """
 
-    architecture: str
-    num_layers: int
+    context_length: int
     hidden_size: int
     intermediate_size: int
     num_heads: int
-    num_kv_heads: int
-    head_dim: int
     vocab_size: int
-    context_length: int
     rms_norm_eps: float
     rope: RopeSpec
     activation: Activation = "silu"
@@ -71,10 +138,26 @@ class ModelShape:
     embedding_scale: float = 1.0
     qkv_bias: bool = False
     qk_norm: bool = False
-    windows: tuple[int | None, ...] = ()
     local_rope: RopeSpec | None = None
     post_norms: bool = False
     attention_scale: float | None = None
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Heads of keys and values in every layer. ValueError where layers differ."""
+        return self._heads()[0]
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of a head of queries, keys and values. ValueError where layers differ."""
+        return self._heads()[1]
+
+    def _heads(self) -> tuple[int, int]:
+        found = {(layer.kv_heads, layer.key_dim, layer.value_dim) for layer in self.layers}
+        heads, key_dim, value_dim = found.pop()
+        if found or key_dim != value_dim:
+            raise ValueError("the layers keep different rows: ask each of them")
+        return heads, key_dim
 
     @property
     def group_size(self) -> int:
@@ -87,6 +170,11 @@ class ModelShape:
         return self.num_heads * self.head_dim
 
     @property
+    def kv_size(self) -> int:
+        """Width of a key (or value) row: all KV heads."""
+        return self.num_kv_heads * self.head_dim
+
+    @property
     def attention_growth(self) -> float:
         """What each token before a token adds to the work of computing it, as a part of the rest.
 
@@ -94,10 +182,5 @@ class ModelShape:
         against those with the weights of all layers.
         """
         weights = 2 * self.q_size + 2 * self.kv_size + 3 * self.intermediate_size
-        full_layers = self.windows.count(None) if self.windows else self.num_layers
+        full_layers = self.windows.count(None)
         return 2 * self.q_size * full_layers / (weights * self.hidden_size * self.num_layers)
-
-    @property
-    def kv_size(self) -> int:
-        """Width of a key (or value) row: all KV heads."""
-        return self.num_kv_heads * self.head_dim

@@ -93,5 +93,7 @@ def test_stop_is_one_text_or_several(stop: Any, texts: tuple[str, ...]) -> None:
 
 
 def test_a_number_that_python_does_not_write() -> None:
-    with pytest.raises(RequestError, match=r"repetition_penalty .* got a int of very many digits"):
+    with pytest.raises(
+        RequestError, match=r"repetition_penalty .* got a number of very many digits"
+    ):
         SamplingParams(repetition_penalty=10**5000)

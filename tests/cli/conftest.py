@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kvreuse.cli.app import app
-from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.model.gguf.container import GGUFFile
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {"KVREUSE_ISA": None, "NO_COLOR": None, "FORCE_COLOR": None}

@@ -14,7 +14,7 @@ from kvreuse import LLM, SamplingParams
 from kvreuse.errors import ConfigError
 from kvreuse.kv.codec.calibration import Calibration
 from kvreuse.model.calibrated import calibration_path
-from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.model.open import open_checkpoint
 
 from ..model.gguf.gguf_files import write_tiny_llama
 from .conftest import invoke
@@ -45,8 +45,8 @@ def calibrated(model: Path, cache: Path) -> Any:
 
 
 def digest(model: Path) -> str:
-    with GGUFFile(model) as file:
-        return file.sha256().hex()
+    with open_checkpoint(model) as checkpoint:
+        return checkpoint.digest().hex()
 
 
 def test_calibrate_tells_what_it_found(calibrated: Any, model: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from kvreuse.kv.layout import KVLayout
 from kvreuse.model.fetch.source import CATALOGUE, resolve
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
 
 from ..model.gguf.gguf_files import write_tiny_llama
 from .conftest import invoke
@@ -50,10 +50,12 @@ def put_in_hub_cache(places: Path) -> Path:
 
 def test_what_is_told_of_a_model(places: Path) -> None:
     path = write_tiny_llama(places / "a" / "tiny.gguf", layers=1, vocab=320, context=2048)
-    with GGUFFile(path) as file:
-        per_token = KVLayout.of(read_spec(file)).bytes_per_token
-        parameters = sum(t.nbytes // 4 for t in file.tensors.values() if t.type == 0)
-        parameters += sum(t.shape[0] * t.shape[1] for t in file.tensors.values() if t.type != 0)
+    with open_checkpoint(path) as checkpoint:
+        per_token = KVLayout.of(checkpoint.shape).bytes_per_token
+        parameters = sum(t.nbytes // 4 for t in checkpoint.tensors.values() if t.type == 0)
+        parameters += sum(
+            t.shape[0] * t.shape[1] for t in checkpoint.tensors.values() if t.type != 0
+        )
     assert as_json()["tiny"] == {
         "name": "tiny",
         "place": str(places / "a"),

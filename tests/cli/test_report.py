@@ -9,6 +9,7 @@ from kvreuse.cli.report import summary
 from kvreuse.kv.codec.codec import make_codec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
+from kvreuse.shape import attention
 
 METRICS = RequestMetrics(
     arrival_time=100.0,
@@ -32,8 +33,8 @@ def line(
 ) -> str:
     answer = CompletionOutput(index=0, text="", token_ids=(), finish_reason=reason)
     output = RequestOutput("0", None, (), [answer], metrics, num_cached_tokens=cached)
-    made = make_codec(codec, num_layers=30, num_kv_heads=3, head_dim=64)
-    pool = PagePool(KVLayout(num_layers=30, num_kv_heads=3, head_dim=64, codec=made), num_pages=64)
+    layers = (attention(3, 64),) * 30
+    pool = PagePool(KVLayout(layers, codec=make_codec(codec, layers)), num_pages=64)
     return summary(output, pool, max_tokens)
 
 

@@ -25,7 +25,7 @@ from kvreuse.text.tokenizer import Tokenizer
 Logits = npt.NDArray[np.float32]
 LogitsOf = Callable[[tuple[int, ...]], Logits]
 
-LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=32)
+LAYOUT = KVLayout.uniform(num_layers=1, num_kv_heads=1, head_dim=32)
 VOCAB = 101
 POISON = 0xEE  # what every byte of a new pool holds: no token that the runner stores
 

@@ -15,7 +15,7 @@ from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.engine.engine import Engine
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.pool import PagePool
-from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.model.open import open_checkpoint
 from kvreuse.ops.batch import BatchInput, Float32Array
 from kvreuse.text.tokenizer import Tokenizer
 
@@ -27,8 +27,8 @@ TOKENS = 2000
 @pytest.fixture(scope="module")
 def tokenizer(model_path: Path) -> Iterator[Tokenizer]:
     """The real model's."""
-    with GGUFFile(model_path) as file:
-        yield Tokenizer.from_gguf(file)
+    with open_checkpoint(model_path) as checkpoint:
+        yield Tokenizer(checkpoint.vocabulary)
 
 
 class RowsRunner:

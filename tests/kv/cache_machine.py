@@ -29,7 +29,7 @@ class SmallPages(KVLayout):
 
 
 def small_pool(num_pages: int) -> PagePool:
-    layout = SmallPages(num_layers=1, num_kv_heads=1, head_dim=16, page_size=PAGE)
+    layout = SmallPages.uniform(num_layers=1, num_kv_heads=1, head_dim=16, page_size=PAGE)
     return PagePool(layout, num_pages)
 
 

@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kvreuse.errors import ConfigError
 from kvreuse.kv.layout import KVLayout
-from kvreuse.kv.pool import PageError, PagePool
+from kvreuse.kv.pool import PageError, PagePool, pages_within
 
-SMALL = KVLayout(num_layers=1, num_kv_heads=1, head_dim=32)
+SMALL = KVLayout.uniform(num_layers=1, num_kv_heads=1, head_dim=32)
 PAGES = 12
 
 
@@ -142,9 +142,9 @@ def resident_bytes() -> int:
 
 
 def test_memory_comes_with_the_first_write() -> None:
-    layout = KVLayout(num_layers=30, num_kv_heads=3, head_dim=64)
+    layout = KVLayout.uniform(num_layers=30, num_kv_heads=3, head_dim=64)
     before = resident_bytes()
-    pool = PagePool.sized(layout, 1 << 30)
+    pool = PagePool(layout, pages_within(layout, 1 << 30))
     assert pool.num_pages == (1 << 30) // layout.page_bytes
     assert pool.nbytes <= 1 << 30
     assert pool.data.ctypes.data % (2 << 20) == 0
@@ -175,18 +175,18 @@ def test_steady_state_allocates_nothing() -> None:
 
 
 def test_a_pool_without_a_page() -> None:
-    layout = KVLayout(num_layers=30, num_kv_heads=3, head_dim=64)
+    layout = KVLayout.uniform(num_layers=30, num_kv_heads=3, head_dim=64)
     expected = (
         r"a KV cache of 100 KiB holds no page: one takes 720 KiB \(32 tokens of 22.5 KiB\); "
         "raise --kv-cache-memory"
     )
     with pytest.raises(ConfigError, match=expected):
-        PagePool.sized(layout, 100 << 10)
+        pages_within(layout, 100 << 10)
     with pytest.raises(ConfigError, match="at least one page, got 0"):
         PagePool(layout, 0)
 
 
 def test_more_memory_than_there_are_addresses() -> None:
-    layout = KVLayout(num_layers=1000, num_kv_heads=1000, head_dim=256)
+    layout = KVLayout.uniform(num_layers=1000, num_kv_heads=1000, head_dim=256)
     with pytest.raises(ConfigError, match=r"the system refuses a KV cache of .* lower --kv-cache"):
         PagePool(layout, 1 << 20)

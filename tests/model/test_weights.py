@@ -12,11 +12,12 @@ import numpy.typing as npt
 import pytest
 
 from kvreuse.errors import ModelFileError
-from kvreuse.model.gguf.ggml import PACKINGS, GGMLType
-from kvreuse.model.gguf.read import GGUFFile, TensorInfo, read_spec
+from kvreuse.model.gguf.container import GGUFFile, TensorInfo
+from kvreuse.model.open import open_checkpoint
 from kvreuse.model.weights import ModelWeights, load_weights
 from kvreuse.ops import reference
 from kvreuse.ops.native import Arena, Kernels
+from kvreuse.ops.tensor_types import PACKINGS, TensorType
 
 from .gguf.gguf_files import write_tiny
 
@@ -43,8 +44,8 @@ HALVES = {
 
 
 def load(path: Path) -> ModelWeights:
-    with GGUFFile(path) as file:
-        return load_weights(file, read_spec(file), Kernels("", 2))
+    with open_checkpoint(path) as checkpoint:
+        return load_weights(checkpoint, Kernels("", 2))
 
 
 def wide(path: Path, architecture: str = "llama", **options: Any) -> Path:
@@ -71,12 +72,12 @@ def test_the_report_has_every_type_and_its_largest_error(tmp_path: Path) -> None
     report = load(path).repacked
     with GGUFFile(path) as file:
         matrices = [tensor for tensor in file.tensors.values() if len(tensor.shape) == 2]
-        assert {GGMLType[entry.type] for entry in report} == {t.type for t in matrices}
+        assert {TensorType[entry.type] for entry in report} == {t.type for t in matrices}
         for entry in report:
             own = [tensor for tensor in matrices if tensor.type.name == entry.type]
             assert entry.tensors == len(own)
             assert entry.file_bytes == sum(tensor.nbytes for tensor in own)
-            packing = PACKINGS[GGMLType[entry.type]]
+            packing = PACKINGS[TensorType[entry.type]]
             assert entry.layout == packing.layout
             worst = max(worst_change(tensor, file.data(tensor.name)) for tensor in own)
             assert entry.error == pytest.approx(worst, rel=1e-4)
@@ -85,7 +86,7 @@ def test_the_report_has_every_type_and_its_largest_error(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", sorted(PACKINGS))
-def test_layouts_are_called_as_the_kernels_call_them(kind: GGMLType) -> None:
+def test_layouts_are_called_as_the_kernels_call_them(kind: TensorType) -> None:
     data = np.zeros(256 // kind.block_size * kind.block_bytes, np.uint8)
     matrix = Kernels("", 1).pack([(data, int(kind), 1, 256)], Arena())
     assert matrix.kind == PACKINGS[kind].layout
@@ -124,9 +125,9 @@ def test_norms_of_heads_and_of_outputs(tmp_path: Path) -> None:
 
 def test_progress_counts_the_bytes_of_the_matrices(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    with GGUFFile(write_tiny(tmp_path / "x", tied=False)) as file:
-        load_weights(file, read_spec(file), Kernels("", 1), lambda *step: seen.append(step))
-        total = sum(t.nbytes for t in file.tensors.values() if len(t.shape) == 2)
+    with open_checkpoint(write_tiny(tmp_path / "x", tied=False)) as checkpoint:
+        load_weights(checkpoint, Kernels("", 1), lambda *step: seen.append(step))
+        total = sum(t.nbytes for t in checkpoint.tensors.values() if len(t.shape) == 2)
     done = [step[0] for step in seen]
     assert done == sorted(done)
     assert seen[-1] == (total, total)
@@ -185,13 +186,12 @@ def refused(path: Path, message: str) -> None:
 
 def test_a_loaded_file_takes_no_memory_while_it_is_open(tmp_path: Path) -> None:
     path = write_tiny(tmp_path / "x", hidden=512, ffn=2048, matrix_type="F16", embed_type="F16")
-    with GGUFFile(path) as file:
-        spec = read_spec(file)
-        for name in file.tensors:
-            file.data(name).max()
+    with open_checkpoint(path) as checkpoint:
+        for tensor in checkpoint.tensors.values():
+            checkpoint.data(tensor).max()
         before = resident(path)
         assert before > 0.9 * path.stat().st_size
-        weights = load_weights(file, spec, Kernels("", 2))
+        weights = load_weights(checkpoint, Kernels("", 2))
         assert weights.nbytes > 0.9 * path.stat().st_size
         assert resident(path) < 0.1 * before
 

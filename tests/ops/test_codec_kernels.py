@@ -11,7 +11,7 @@ import pytest
 from kvreuse.kv.codec.codec import KVCodec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.ops import native, reference
-from kvreuse.shape import ModelShape, RopeSpec
+from kvreuse.shape import ModelShape, RopeSpec, attention
 
 from ..kv_codecs import codec_for
 
@@ -26,12 +26,10 @@ CODECS = ("int8", "int4", "k8v4", "auto")
 def spec_of(head_dim: int) -> ModelShape:
     return ModelShape(
         architecture="llama",
-        num_layers=1,
+        layers=(attention(HEADS, head_dim),) * 1,
         hidden_size=64,
         intermediate_size=64,
         num_heads=HEADS * GROUP,
-        num_kv_heads=HEADS,
-        head_dim=head_dim,
         vocab_size=9,
         context_length=64,
         rms_norm_eps=1e-5,

@@ -29,7 +29,7 @@ def fresh(layout: KVLayout, num_pages: int) -> Pages:
 
 
 class TestPages:
-    layout = KVLayout(num_layers=3, num_kv_heads=2, head_dim=64, page_size=64)
+    layout = KVLayout.uniform(num_layers=3, num_kv_heads=2, head_dim=64, page_size=64)
     where = (ints(4, 1, 1), ints(0, 37, 63))
 
     def test_rows_come_back_rounded(self) -> None:
@@ -75,7 +75,7 @@ class Case:
     """Two sequences over pages in a shuffled order; every row of both is a query."""
 
     def __init__(self, lengths: tuple[int, int], *, page_size: int = 32, dim: int = 64) -> None:
-        self.layout = KVLayout(2, num_kv_heads=2, head_dim=dim, page_size=page_size)
+        self.layout = KVLayout.uniform(2, num_kv_heads=2, head_dim=dim, page_size=page_size)
         self.lengths = lengths
         self.heads = 6
         self.k = [floats(n, 2, dim, seed=n) for n in lengths]

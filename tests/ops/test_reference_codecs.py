@@ -7,11 +7,10 @@ import numpy.typing as npt
 import pytest
 
 from kvreuse.kv.codec.codec import LayerTransform
-from kvreuse.kv.codec.planes import Kind
 from kvreuse.kv.layout import KVLayout, Plane
 from kvreuse.ops import reference as ref
 from kvreuse.ops.reference.products import as_integers
-from kvreuse.shape import ModelShape, RopeSpec
+from kvreuse.shape import Kind, ModelShape, RopeSpec, attention
 
 from ..kv_codecs import codec_for
 
@@ -122,12 +121,10 @@ class Case:
     def __init__(self, name: str, lengths: tuple[int, int], head_dim: int = 64) -> None:
         spec = ModelShape(
             architecture="llama",
-            num_layers=5,
+            layers=(attention(HEADS, head_dim),) * 5,
             hidden_size=64,
             intermediate_size=64,
             num_heads=HEADS * GROUP,
-            num_kv_heads=HEADS,
-            head_dim=head_dim,
             vocab_size=9,
             context_length=2048,
             rms_norm_eps=1e-5,
@@ -183,7 +180,7 @@ class Case:
         plane = Plane(layer, kind, head)
         codec, clip = self.layout.plane_codec(*plane), self.layout.codec.clip(*plane)
         records = codec.pack(rows[:, head], kind, clip)
-        return codec.unpack(records, self.layout.head_dim, kind).astype(np.float64)
+        return codec.unpack(records, self.layout.layers[0].width(kind), kind).astype(np.float64)
 
 
 def ints(*values: int) -> Ints:

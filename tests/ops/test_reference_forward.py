@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pytest
 
 from kvreuse.kv.layout import KVLayout
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
 from kvreuse.ops import reference as ref
-from kvreuse.shape import ModelShape, RopeSpec
+from kvreuse.shape import ModelShape, RopeSpec, attention
 
 from ..model.gguf.gguf_files import write_tiny, write_tiny_llama
 from ..oracle import Oracle, compare
@@ -25,12 +25,10 @@ Float32 = npt.NDArray[np.float32]
 
 SPEC = ModelShape(
     architecture="llama",
-    num_layers=2,
+    layers=(attention(2, 32),) * 2,
     hidden_size=64,
     intermediate_size=96,
     num_heads=4,
-    num_kv_heads=2,
-    head_dim=32,
     vocab_size=320,
     context_length=512,
     rms_norm_eps=1e-5,
@@ -83,8 +81,8 @@ TABLE = np.array([6, 1, 4], dtype=np.int32)
 
 
 def spec_of(path: Path) -> ModelShape:
-    with GGUFFile(path) as file:
-        return read_spec(file)
+    with open_checkpoint(path) as checkpoint:
+        return checkpoint.shape
 
 
 @pytest.mark.parametrize(

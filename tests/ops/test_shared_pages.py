@@ -120,7 +120,7 @@ class Step:
         pool, rows = self.inputs()
         heads, dim = KV_HEADS * self.group, self.head_dim
         q, k, v = np.split(rows.reshape(len(rows), -1, dim), [heads, heads + KV_HEADS], axis=1)
-        layout = KVLayout(1, KV_HEADS, dim, self.page_size)
+        layout = KVLayout.uniform(1, KV_HEADS, dim, self.page_size)
         pages = self.tables[self.row_seq, self.positions // self.page_size]
         where = pages, self.positions % np.int32(self.page_size)
         reference.write_rows(pool, layout, 0, where, k=k, v=v)

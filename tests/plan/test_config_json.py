@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvreuse.errors import KVReuseError, ModelFileError
-from kvreuse.plan.config_json import READERS, geometry_of, read_config, text_fields
+from kvreuse.plan.config_json import READERS, read_config, shape_of, text_fields
 from kvreuse.plan.facts import facts
+from kvreuse.plan.memory import KVPlan
 from kvreuse.plan.report import Wish, report
 from kvreuse.plan.source import find_model
 
@@ -49,13 +50,13 @@ def test_a_plan_or_one_line(
     if nested:
         config = {"model_type": "outer", "text_config": config}
     try:
-        found = geometry_of(text_fields(config, "config.json"))
+        found = shape_of(text_fields(config, "config.json"))
     except ModelFileError as error:
         assert str(error).startswith("config.json")
         assert "\n" not in str(error)
         assert len(str(error)) < 1000
     else:
-        assert found.token_bytes("bf16") >= 0
+        assert KVPlan(found).token_bytes >= 0
         assert 0 < len(found.layers) <= 10_000
 
 
@@ -99,4 +100,4 @@ def test_a_file_too_large(tmp_path: Path) -> None:
 def test_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(dict(facts()["gpt2"].config)).encode())
-    assert find_model(str(path)).geometry == find_model("gpt2").geometry
+    assert find_model(str(path)).shape == find_model("gpt2").shape

@@ -17,14 +17,15 @@ from kvreuse.config import EngineConfig
 from kvreuse.errors import ConfigError
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.gguf.container import GGUFFile
+from kvreuse.model.open import open_checkpoint
 from kvreuse.plan.engine import PoolPlan, plan_engine
 from kvreuse.plan.memory import KVPlan
 from kvreuse.plan.source import find_model
 
 from ..model.gguf.gguf_files import write_tiny
 
-LAYOUT = KVLayout(num_layers=3, num_kv_heads=2, head_dim=48)
+LAYOUT = KVLayout.uniform(num_layers=3, num_kv_heads=2, head_dim=48)
 SLACK = 2 << 20
 """Addresses, without memory, by which the mapping is moved to a multiple of a huge page."""
 POOL = "512MiB"
@@ -54,14 +55,14 @@ def mapped_bytes(pool: PagePool) -> int:
 
 def test_the_pool_is_planned_to_the_byte(real_model: Path) -> None:
     config = EngineConfig(str(real_model), kv_cache_memory=POOL)
-    with GGUFFile(real_model) as file:
-        spec = read_spec(file)
-        layout = KVLayout.of(spec)
-        plan = plan_engine(file, spec, layout, config, threads=1)
+    with open_checkpoint(real_model) as checkpoint:
+        shape = checkpoint.shape
+        layout = KVLayout.of(shape)
+        plan = plan_engine(checkpoint, shape, layout, config, threads=1)
     pool = PagePool(layout, plan.pool.num_pages)
     assert plan.pool.nbytes == pool.nbytes == pool.data.nbytes == mapped_bytes(pool) - SLACK
-    by_geometry = KVPlan(find_model(str(real_model)).geometry).page_bytes
-    assert pool.nbytes == plan.pool.num_pages * by_geometry
+    by_shape = KVPlan(find_model(str(real_model)).shape).page_bytes
+    assert pool.nbytes == plan.pool.num_pages * by_shape
     assert plan.total == plan.weights + plan.buffers + plan.process + pool.nbytes
     pool.close()
 

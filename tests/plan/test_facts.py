@@ -49,7 +49,7 @@ BY_HAND = {
 
 
 def kv(name: str) -> KVPlan:
-    return KVPlan(find_model(name).geometry)
+    return KVPlan(find_model(name).shape)
 
 
 @pytest.mark.parametrize("name", list(facts()))

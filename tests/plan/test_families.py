@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from kvreuse.errors import ModelFileError
-from kvreuse.plan.config_json import geometry_of, text_fields
-from kvreuse.plan.geometry import Geometry, Layer, attention
+from kvreuse.plan.config_json import shape_of, text_fields
+from kvreuse.plan.memory import KVPlan
+from kvreuse.shape import CacheShape, LayerShape, attention
 
 BASE: dict[str, Any] = {"num_hidden_layers": 8, "hidden_size": 256, "num_attention_heads": 8}
 
 
-def read(model_type: str, **fields: Any) -> Geometry:
-    return geometry_of(text_fields({**BASE, "model_type": model_type, **fields}, "config.json"))
+def read(model_type: str, **fields: Any) -> CacheShape:
+    return shape_of(text_fields({**BASE, "model_type": model_type, **fields}, "config.json"))
 
 
 def windows(model_type: str, **fields: Any) -> list[int | None]:
@@ -66,15 +67,15 @@ def test_heads_by_switches(
 
 def test_old_spellings() -> None:
     config = {"model_type": "gpt2", "n_layer": 3, "n_embd": 64, "n_head": 4, "n_positions": 99}
-    found = geometry_of(text_fields(config, "config.json"))
-    assert found == Geometry("gpt2", (attention(4, 16),) * 3, 99)
+    found = shape_of(text_fields(config, "config.json"))
+    assert found == CacheShape("gpt2", (attention(4, 16),) * 3, 99)
 
 
 def test_heads_that_differ_by_layer() -> None:
     counts = [1, 1, 2, 2, 4, 4, 8, 0]
     found = read("deci", num_key_value_heads_per_layer=counts)
     assert [layer.kv_heads for layer in found.layers] == counts
-    assert found.layers[-1] == Layer()
+    assert found.layers[-1] == LayerShape()
     assert [x.kv_heads for x in read("openelm", num_kv_heads=counts, head_dim=64).layers] == counts
 
 
@@ -131,13 +132,13 @@ def test_chunks() -> None:
 
 def test_latent_attention_is_one_row_for_all_heads() -> None:
     found = read("deepseek_v3", kv_lora_rank=512, qk_rope_head_dim=64, num_key_value_heads=8)
-    assert found.layers == (Layer(latent_dim=576),) * 8
-    assert found.token_bytes("bf16") == 8 * 576 * 2
+    assert found.layers == (LayerShape(kv_heads=1, key_dim=576),) * 8
+    assert KVPlan(found).token_bytes == 8 * 576 * 2
 
 
 def test_shared_layers_keep_nothing() -> None:
     found = read("gemma3n_text", sliding_window=W, num_key_value_heads=2, num_kv_shared_layers=3)
-    assert [layer.caches for layer in found.layers] == [True] * 5 + [False] * 3
+    assert [bool(layer.rows) for layer in found.layers] == [True] * 5 + [False] * 3
     assert [layer.window for layer in found.layers[:5]] == [W, W, W, W, None]
 
 
@@ -154,24 +155,24 @@ def test_wider_heads_on_some_layers() -> None:
 def test_nested_configurations_leave_out_their_defaults() -> None:
     vision = {"vision_config": {"num_hidden_layers": 99}}
     config = {"model_type": "gemma3", "text_config": {"num_hidden_layers": 6}, **vision}
-    found = geometry_of(text_fields(config, "config.json"))
+    found = shape_of(text_fields(config, "config.json"))
     assert found.layers == (*[attention(4, 256, 4096)] * 5, attention(4, 256))
     assert found.context_length == 131_072
     llava = {"model_type": "llava", "text_config": {"model_type": "llama"}, **vision}
-    assert geometry_of(text_fields(llava, "x")).layers == (attention(32, 128),) * 32
+    assert shape_of(text_fields(llava, "x")).layers == (attention(32, 128),) * 32
     inner = {"model_type": "mistral", **BASE, "sliding_window": None, "num_key_value_heads": 2}
     mistral = {"model_type": "mistral3", "text_config": inner}
-    assert geometry_of(text_fields(mistral, "x")).layers == (attention(2, 32),) * 8
+    assert shape_of(text_fields(mistral, "x")).layers == (attention(2, 32),) * 8
     omni = {
         "model_type": "omni",
         "thinker_config": {"text_config": {"model_type": "qwen2", **BASE}},
     }
-    assert geometry_of(text_fields(omni, "x")).layers == (attention(8, 32),) * 8
+    assert shape_of(text_fields(omni, "x")).layers == (attention(8, 32),) * 8
 
 
 def test_hybrids() -> None:
     mamba = {"mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 16, "mamba_n_groups": 2}
-    recurrent = Layer(conv=(4 * 8 + 2 * 2 * 16) * 3, state=4 * 8 * 16)
+    recurrent = LayerShape(conv=(4 * 8 + 2 * 2 * 16) * 3, state=4 * 8 * 16)
     full = attention(8, 32)
     found = read("bamba", attn_layer_indices=[3], **mamba).layers
     assert found == (*[recurrent] * 3, full, *[recurrent] * 4)
@@ -180,15 +181,15 @@ def test_hybrids() -> None:
     both = read("falcon_h1", **mamba).layers[0]
     assert (both.kv_heads, both.key_dim, both.state) == (8, 32, recurrent.state)
     found = read("nemotron_h", hybrid_override_pattern="M-M*M-M*", **mamba).layers
-    assert found == (recurrent, Layer(), recurrent, full) * 2
+    assert found == (recurrent, LayerShape(), recurrent, full) * 2
     found = read("lfm2", layer_types=["conv", "full_attention"] * 4, conv_L_cache=3).layers
-    assert found == (Layer(conv=512), full) * 4
+    assert found == (LayerShape(conv=512), full) * 4
     cycle = ["recurrent", "recurrent", "attention"]
     griffin = read("recurrent_gemma", block_types=cycle, attention_window_size=W, lru_width=300)
-    assert griffin.layers[:3] == (*[Layer(conv=900, state=300)] * 2, attention(1, 32, W))
+    assert griffin.layers[:3] == (*[LayerShape(conv=900, state=300)] * 2, attention(1, 32, W))
     assert read("jamba", attn_layer_period=4, attn_layer_offset=1).layers[1:3] == (
         full,
-        Layer(conv=512 * 3, state=512 * 16),
+        LayerShape(conv=512 * 3, state=512 * 16),
     )
 
 
@@ -236,4 +237,4 @@ def test_an_unknown_architecture_lists_what_was_read() -> None:
     for words in ("not known here", "model_type 'starship'", "num_hidden_layers 8", "heads 4"):
         assert words in str(caught.value)
     with pytest.raises(ModelFileError, match="read: 1 fields, none of them telling"):
-        geometry_of(text_fields({"a": 1}, "config.json"))
+        shape_of(text_fields({"a": 1}, "config.json"))

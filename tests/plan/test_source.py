@@ -11,21 +11,23 @@ import pytest
 from kvreuse.errors import ModelFileError
 from kvreuse.kv.layout import KVLayout
 from kvreuse.model.fetch.folders import FOLDER_VARIABLE
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
+from kvreuse.plan.buffers import StepShape, buffer_bytes
 from kvreuse.plan.facts import facts
-from kvreuse.plan.geometry import Layer, attention
 from kvreuse.plan.memory import KVPlan
 from kvreuse.plan.source import find_model
+from kvreuse.shape import LayerShape, ModelShape, attention
 
 from ..model.gguf.gguf_files import tiny_metadata, tiny_tensors, write_gguf, write_tiny
 
+SIZES = ("hidden_size", "intermediate_size", "num_heads", "vocab_size", "post_norms")
 CONFIG = dict(facts()["gpt2"].config)
 
 
 def test_a_page_of_the_plan_is_a_page_of_the_engine(real_model: Path) -> None:
-    with GGUFFile(real_model) as file:
-        layout = KVLayout.of(read_spec(file))
-    kv = KVPlan(find_model(str(real_model)).geometry)
+    with open_checkpoint(real_model) as checkpoint:
+        layout = KVLayout.of(checkpoint.shape)
+    kv = KVPlan(find_model(str(real_model)).shape)
     assert (kv.page_bytes, kv.token_bytes) == (layout.page_bytes, layout.bytes_per_token)
 
 
@@ -36,9 +38,13 @@ def test_header_and_facts_agree(model_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(FOLDER_VARIABLE, "/nowhere")
     monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")
     of_facts = find_model("smollm2-135m")  # without the file, too
-    assert of_facts.geometry == of_file.geometry
-    assert of_facts.widths == of_file.widths
     assert of_facts.served
+    one, other = of_facts.shape, of_file.shape
+    assert isinstance(one, ModelShape)
+    assert isinstance(other, ModelShape)
+    for name in ("architecture", "layers", "context_length", *SIZES):
+        assert getattr(one, name) == getattr(other, name)
+    assert buffer_bytes(one, StepShape()) == buffer_bytes(other, StepShape())
 
 
 def test_a_folder_of_the_hub(tmp_path: Path) -> None:
@@ -102,7 +108,7 @@ W = 64
         (
             "deepseek2",
             {"attention__kv_lora_rank": 512, "rope__dimension_count": 64},
-            [Layer(latent_dim=576)] * 4,
+            [LayerShape(kv_heads=1, key_dim=576)] * 4,
         ),
         (
             "llama4",
@@ -112,16 +118,16 @@ W = 64
         (
             "nemotron",
             {"attention__head_count_kv": [1, 2, 0, 4]},
-            [attention(1, 32), attention(2, 32), Layer(), attention(4, 32)],
+            [attention(1, 32), attention(2, 32), LayerShape(), attention(4, 32)],
         ),
     ],
 )
 def test_headers_of_what_is_not_served(
-    architecture: str, keys: dict[str, Any], expected: list[Layer], tmp_path: Path
+    architecture: str, keys: dict[str, Any], expected: list[LayerShape], tmp_path: Path
 ) -> None:
     found = find_model(str(written(tmp_path / "x.gguf", architecture, **keys)))
-    assert list(found.geometry.layers) == expected
-    assert found.geometry.model_type == architecture
+    assert list(found.shape.layers) == expected
+    assert found.shape.architecture == architecture
     assert "not supported" in found.unserved
     assert found.weight_bytes
 

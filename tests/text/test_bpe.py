@@ -9,6 +9,8 @@ import pytest
 
 from kvreuse.errors import ModelFileError
 from kvreuse.model.gguf.container import GGUFFile
+from kvreuse.model.gguf.vocabulary import read_vocabulary
+from kvreuse.model.open import open_checkpoint
 from kvreuse.text import bpe
 from kvreuse.text.bpe import BYTE_OF_CHARACTER
 from kvreuse.text.cuts import CUTS
@@ -27,8 +29,8 @@ def tokenizer(tmp_path: Path, **extra: Any) -> Tokenizer:
     """A tiny tokenizer, with some of its keys replaced."""
     keys = {f"tokenizer.ggml.{name}": value for name, value in extra.items()}
     path = write_tiny_llama(tmp_path / "x.gguf", layers=1, vocab=VOCAB, extra=keys)
-    with GGUFFile(path) as file:
-        return Tokenizer.from_gguf(file)
+    with open_checkpoint(path) as checkpoint:
+        return Tokenizer(checkpoint.vocabulary)
 
 
 def test_long_texts_are_encoded_as_short_ones(
@@ -36,8 +38,8 @@ def test_long_texts_are_encoded_as_short_ones(
 ) -> None:
     text = "It's <|im_start|> 1234\n\n  caf\u00e9 \U0001f600 " * 2000
     assert len(text) > bpe.LONG_TEXT
-    with GGUFFile(model_path) as file:
-        read = Tokenizer.from_gguf(file)
+    with open_checkpoint(model_path) as checkpoint:
+        read = Tokenizer(checkpoint.vocabulary)
     for parse_special in (True, False):
         long = read.encode(text, parse_special=parse_special)
         with monkeypatch.context() as patch:
@@ -86,7 +88,7 @@ def test_bos_where_the_file_does_not_say(tmp_path: Path) -> None:
         write_tiny_llama(path, layers=1, vocab=VOCAB, extra=metadata)
         with GGUFFile(path) as file:
             assert "tokenizer.ggml.add_bos_token" not in file.metadata
-            return Tokenizer.from_gguf(file).add_bos
+            return Tokenizer(read_vocabulary(file)).add_bos
 
     assert add_bos("llama-bpe")
     assert not add_bos("smollm")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kvreuse.errors import ModelFileError, RequestError
-from kvreuse.model.gguf.container import GGUFFile
-from kvreuse.text.chat import ChatTemplate
+from kvreuse.model.open import open_checkpoint
+from kvreuse.text.chat import ChatTemplate, chat_template
 from kvreuse.text.tokenizer import Tokenizer
 
 from ..model.gguf.gguf_files import vocabulary, write_tiny_llama
@@ -21,8 +21,8 @@ ASSISTANT = {"role": "assistant", "content": "Yes."}
 
 
 def template_of(path: Path) -> ChatTemplate | None:
-    with GGUFFile(path) as file:
-        return ChatTemplate.from_gguf(file, Tokenizer.from_gguf(file))
+    with open_checkpoint(path) as checkpoint:
+        return chat_template(checkpoint.chat_templates, Tokenizer(checkpoint.vocabulary))
 
 
 def render(source: str, messages: Any = (USER,), **kwargs: Any) -> str:

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.model.open import open_checkpoint
 from kvreuse.text.offsets import spells, token_offsets
 from kvreuse.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
 def tokenizer(model_path: Path) -> Tokenizer:
-    with GGUFFile(model_path) as file:
-        return Tokenizer.from_gguf(file)
+    with open_checkpoint(model_path) as checkpoint:
+        return Tokenizer(checkpoint.vocabulary)
 
 
 TEXTS = st.lists(

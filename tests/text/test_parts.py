@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvreuse.model.gguf.read import GGUFFile
-from kvreuse.text.chat import ChatTemplate
+from kvreuse.model.open import open_checkpoint
+from kvreuse.text.chat import ChatTemplate, chat_template
 from kvreuse.text.chat_defaults import CHATML, GEMMA, LLAMA3
 from kvreuse.text.parts import TEMPLATE, Part, PromptParts, prompt_parts
 from kvreuse.text.tokenizer import Tokenizer
@@ -158,8 +158,8 @@ def test_any_content_is_found_where_it_is(contents: list[str], source: str) -> N
 
 
 def test_the_real_models_template(real_model: Path) -> None:
-    with GGUFFile(real_model) as file:
-        template = ChatTemplate.from_gguf(file, Tokenizer.from_gguf(file))
+    with open_checkpoint(real_model) as checkpoint:
+        template = chat_template(checkpoint.chat_templates, Tokenizer(checkpoint.vocabulary))
     assert template is not None
     text = template.render(CHAT, tools=TOOLS)
     found = told(text, prompt_parts(template, text, CHAT, tools=TOOLS))

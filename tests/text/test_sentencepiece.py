@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvreuse.errors import ModelFileError, RequestError
-from kvreuse.model.gguf.container import GGUFFile
+from kvreuse.model.open import open_checkpoint
 from kvreuse.text.offsets import spells, token_offsets
 from kvreuse.text.sentencepiece import MAX_REMEMBERED, SentencePieceBPE, join
 from kvreuse.text.tokenizer import IncrementalDecoder, Tokenizer
-from kvreuse.text.vocabulary import Defaults, TokenKind, Vocabulary, read_vocabulary
+from kvreuse.text.vocabulary import ScoredPieces, TokenKind, Vocabulary
 
 from ..model.gguf.gguf_files import write_tiny_llama
 
@@ -61,8 +61,8 @@ def tokenizer(
     }
     named = {f"tokenizer.ggml.{name}": value for name, value in keys.items()}
     write_tiny_llama(path / "x.gguf", layers=1, vocab=320, extra=named)
-    with GGUFFile(path / "x.gguf") as file:
-        return Tokenizer.from_gguf(file)
+    with open_checkpoint(path / "x.gguf") as checkpoint:
+        return Tokenizer(checkpoint.vocabulary)
 
 
 @pytest.fixture(scope="module")
@@ -215,9 +215,14 @@ def test_eos_behind_a_prompt(tmp_path: Path) -> None:
 def test_where_the_file_does_not_say(tmp_path: Path) -> None:
     one = tokenizer(tmp_path, unknown_token_id=None, bos_token_id=None, eos_token_id=None)
     assert (one.bos_token_id, one.eos_token_ids, one.add_bos, one.add_eos) == (1, (2,), True, False)
-    with GGUFFile(tmp_path / "x.gguf") as file:
-        assert read_vocabulary(file, Defaults()).bos_token_id is None
-        assert read_vocabulary(file, Defaults(bos=len(PIECES))).bos_token_id is None
+
+
+def test_defaults_beyond_the_vocabulary_do_not_count(tmp_path: Path) -> None:
+    absent = {"unknown_token_id": None, "bos_token_id": None, "eos_token_id": None}
+    one = tokenizer(tmp_path, WITHOUT_BYTES[:2], **absent)
+    assert (one.bos_token_id, one.eos_token_ids) == (1, ())
+    one = tokenizer(tmp_path, WITHOUT_BYTES[:1], **absent, add_bos_token=False)
+    assert (one.bos_token_id, one.eos_token_ids) == (None, ())
 
 
 @pytest.mark.parametrize(
@@ -246,15 +251,12 @@ def test_vocabularies_that_make_no_sense(
 
 def test_a_text_of_which_nothing_is_left() -> None:
     vocabulary = Vocabulary(
+        source="x",
+        algorithm=ScoredPieces([0.0], space_prefix=False),
         tokens=["a"],
         kinds=[N],
-        bos_token_id=None,
-        eos_token_ids=(),
-        unknown_token_id=None,
-        add_bos=False,
-        add_eos=False,
     )
-    one = Tokenizer(SentencePieceBPE(vocabulary, [0.0], {}, space_prefix=False))
+    one = Tokenizer(vocabulary)
     assert one.encode("xax") == [0]
     assert one.encode("") == []
     with pytest.raises(RequestError, match="no token for any character of 'xé'"):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.model.open import open_checkpoint
 from kvreuse.text.tokenizer import Tokenizer
 from kvreuse.text.turns import TurnMemory
 
@@ -18,8 +18,8 @@ NEXT = "<|im_end|>\n<|im_start|>user\nGo on.<|im_end|>\n<|im_start|>assistant\n"
 
 @pytest.fixture(scope="module")
 def tokenizer(model_path: Path) -> Tokenizer:
-    with GGUFFile(model_path) as file:
-        return Tokenizer.from_gguf(file)
+    with open_checkpoint(model_path) as checkpoint:
+        return Tokenizer(checkpoint.vocabulary)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kvreuse.model.fetch.folders import find
-from kvreuse.model.gguf.container import GGUFFile
+from kvreuse.model.open import open_checkpoint
 from kvreuse.text.tokenizer import IncrementalDecoder, Tokenizer
 
 from ..model.gguf.gguf_files import write_tiny_llama
@@ -40,8 +40,8 @@ def path_of(file: str, model_path: Path) -> Path:
 @pytest.fixture(scope="module", params=THERE)
 def real(request: pytest.FixtureRequest, model_path: Path) -> tuple[Tokenizer, dict[str, Any]]:
     """The tokenizer of each real file that is there, and its vectors."""
-    with GGUFFile(path_of(request.param, model_path)) as opened:
-        return Tokenizer.from_gguf(opened), load(FILES[request.param])
+    with open_checkpoint(path_of(request.param, model_path)) as checkpoint:
+        return Tokenizer(checkpoint.vocabulary), load(FILES[request.param])
 
 
 @pytest.fixture(scope="module", params=["true", "false"])
@@ -60,8 +60,8 @@ def small(path: Path, keys: dict[str, Any]) -> Tokenizer:
     given = dict.fromkeys(("tokenizer.ggml.pre", "tokenizer.ggml.merges"))
     given |= {"tokenizer.ggml.add_bos_token": None, "tokenizer.chat_template": None, **keys}
     write_tiny_llama(path, layers=1, vocab=len(keys["tokenizer.ggml.tokens"]), extra=given)
-    with GGUFFile(path) as file:
-        return Tokenizer.from_gguf(file)
+    with open_checkpoint(path) as checkpoint:
+        return Tokenizer(checkpoint.vocabulary)
 
 
 def check(tokenizer: Tokenizer, vectors: dict[str, Any]) -> None:
@@ -84,8 +84,8 @@ def test_real_files(real: tuple[Tokenizer, dict[str, Any]]) -> None:
 @pytest.mark.parametrize("file", THERE)
 def test_real_tokenizers_load_quickly(file: str, model_path: Path) -> None:
     start = time.perf_counter()
-    with GGUFFile(path_of(file, model_path)) as opened:
-        Tokenizer.from_gguf(opened)
+    with open_checkpoint(path_of(file, model_path)) as checkpoint:
+        Tokenizer(checkpoint.vocabulary)
     assert time.perf_counter() - start < 2
 
 

@@ -74,7 +74,7 @@ def evaluate(
     subject = subject_of(model, machine)
     codecs = codecs_of(subject, names, calibration)
     parts = windows_of(
-        content, subject.tokenizer, min(context, subject.spec.context_length), windows
+        content, subject.tokenizer, min(context, subject.shape.context_length), windows
     )
     with progress("Reading") as report:
         results = measure(subject, codecs, parts, report)

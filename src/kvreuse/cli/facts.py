@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections import Counter
 from typing import Any
 
 from kvreuse.config import EngineConfig
 from kvreuse.kv.layout import KVLayout
+from kvreuse.model.checkpoint import Checkpoint
 from kvreuse.model.fetch.source import resolve
-from kvreuse.model.gguf.ggml import PACKINGS
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
 from kvreuse.ops import native
+from kvreuse.ops.tensor_types import PACKINGS
 from kvreuse.plan.engine import EnginePlan, plan_engine
 from kvreuse.shape import RopeSpec
 from kvreuse.sizes import available_memory
@@ -38,31 +40,32 @@ def machine_facts() -> dict[str, Any]:
 
 def model_facts(name: str) -> dict[str, Any]:
     """Shape, KV cost and tensors of a model, read without loading it. Sizes in bytes."""
-    with GGUFFile(resolve(name)) as file:
-        spec = read_spec(file)
-        layout = KVLayout.of(spec)
+    with open_checkpoint(resolve(name)) as checkpoint:
+        shape = checkpoint.shape
+        plan = plan_engine(checkpoint, shape, KVLayout.of(shape), CONFIG, native.usable_cores())
+        layout = plan.pool.layout
         return {
-            "file": str(file.path),
-            "file_bytes": file.path.stat().st_size,
-            "architecture": spec.architecture,
-            "layers": spec.num_layers,
-            "hidden_size": spec.hidden_size,
-            "intermediate_size": spec.intermediate_size,
-            "heads": spec.num_heads,
-            "kv_heads": spec.num_kv_heads,
-            "head_dim": spec.head_dim,
-            "windows": list(spec.windows),
-            "rope": _rope_facts(spec.rope),
-            "local_rope": _rope_facts(spec.local_rope) if spec.local_rope else None,
-            "vocabulary": spec.vocab_size,
-            "context": spec.context_length,
-            "chat_template": file.get("tokenizer.chat_template", str, None) is not None,
+            "file": str(checkpoint.path),
+            "file_bytes": checkpoint.path.stat().st_size,
+            "architecture": shape.architecture,
+            "layers": shape.num_layers,
+            "hidden_size": shape.hidden_size,
+            "intermediate_size": shape.intermediate_size,
+            "heads": shape.num_heads,
+            "kv_heads": shape.num_kv_heads,
+            "head_dim": shape.head_dim,
+            "windows": list(shape.windows),
+            "rope": _rope_facts(shape.rope),
+            "local_rope": _rope_facts(shape.local_rope) if shape.local_rope else None,
+            "vocabulary": shape.vocab_size,
+            "context": shape.context_length,
+            "chat_template": "default" in checkpoint.chat_templates,
             "kv_codec": layout.codec.name,
             "kv_bytes_per_token": layout.bytes_per_token,
             "page_size": layout.page_size,
             "page_bytes": layout.page_bytes,
-            "memory": _memory_facts(plan_engine(file, spec, layout, CONFIG, native.usable_cores())),
-            "tensors": _tensor_facts(file),
+            "memory": _memory_facts(plan),
+            "tensors": _tensor_facts(checkpoint),
         }
 
 
@@ -90,18 +93,20 @@ def _rope_facts(rope: RopeSpec) -> dict[str, Any]:
     }
 
 
-def _tensor_facts(file: GGUFFile) -> dict[str, dict[str, Any]]:
-    """For each type of tensor: how many there are, their bytes, and what they are repacked to.
+def _tensor_facts(checkpoint: Checkpoint) -> dict[str, dict[str, Any]]:
+    """For each type of tensor, the most frequent first: how many there are, their bytes, and what
+    they are repacked to.
 
-    ``change`` says what that does to the weights; how much is known once they are loaded
-    (``LLM.repacked``).
+    ``change`` says in words how that changes the weights; ``LLM.repacked`` says by how much, once
+    they are loaded.
     """
+    tensors = checkpoint.tensors.values()
     return {
         kind.name: {
             "count": count,
-            "bytes": sum(tensor.nbytes for tensor in file.tensors.values() if tensor.type == kind),
+            "bytes": sum(tensor.nbytes for tensor in tensors if tensor.type == kind),
             "packed": PACKINGS[kind].layout,
             "change": PACKINGS[kind].change,
         }
-        for kind, count in file.tensor_types().items()
+        for kind, count in Counter(tensor.type for tensor in tensors).most_common()
     }

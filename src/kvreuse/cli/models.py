@@ -16,7 +16,7 @@ from kvreuse.errors import KVReuseError
 from kvreuse.kv.layout import KVLayout
 from kvreuse.model.fetch.inventory import Listed, listed
 from kvreuse.model.fetch.source import CATALOGUE
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
 from kvreuse.sizes import format_size
 
 HEADINGS = ("NAME", "SIZE", "ARCHITECTURE", "PARAMETERS", "CONTEXT", "KV PER TOKEN")
@@ -53,12 +53,12 @@ def _facts(model: Listed) -> dict[str, Any]:
     facts = _blank(model.name) | {"place": str(model.place), "path": str(model.path)}
     try:
         facts["size"] = model.path.stat().st_size
-        with GGUFFile(model.path) as file:
-            spec = read_spec(file)
-            facts["parameters"] = sum(math.prod(t.shape) for t in file.tensors.values())
-        facts["architecture"] = spec.architecture
-        facts["context"] = spec.context_length
-        facts["kv_bytes_per_token"] = KVLayout.of(spec).bytes_per_token
+        with open_checkpoint(model.path) as checkpoint:
+            shape = checkpoint.shape
+            facts["parameters"] = sum(math.prod(t.shape) for t in checkpoint.tensors.values())
+        facts["architecture"] = shape.architecture
+        facts["context"] = shape.context_length
+        facts["kv_bytes_per_token"] = KVLayout.of(shape).bytes_per_token
     except KVReuseError as error:
         facts["error"] = text.one_line(str(error).removeprefix(f"{model.path}: "))
     except OSError as error:

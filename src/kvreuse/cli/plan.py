@@ -9,9 +9,9 @@ import typer
 
 from kvreuse.cli import plan_tables, text
 from kvreuse.config import EngineConfig
+from kvreuse.kv.codec.codec import UNIFORM
 from kvreuse.ops.native import usable_cores
 from kvreuse.plan.report import Wish, report, warnings
-from kvreuse.plan.rows import CODECS, codec_named
 from kvreuse.plan.source import find_model, with_weights
 from kvreuse.sizes import available_memory, format_size, parse_size
 
@@ -36,7 +36,7 @@ def plan(
     ] = None,
     parallel: Annotated[int, typer.Option(metavar="N", help="Sequences at once.")] = 1,
     kv_cache_dtype: Annotated[
-        str, typer.Option(metavar="CODEC", help=f"Of keys and values: {', '.join(CODECS)}.")
+        str, typer.Option(metavar="CODEC", help=f"Of keys and values: {', '.join(UNIFORM)}.")
     ] = "bf16",
     memory: Annotated[
         str | None,
@@ -77,7 +77,7 @@ def plan(
         context=context,
         parallel=parallel,
         shared_prefix=shared_prefix,
-        codec=codec_named(kv_cache_dtype),
+        codec=kv_cache_dtype,
         page_size=page_size,
         threads=usable_cores(),
     )
@@ -89,6 +89,6 @@ def plan(
     if as_json:
         text.write_out(json.dumps({**found, "warnings": lines}) + "\n")
         return
-    plan_tables.show(planned.geometry, found, si=si, here=memory is None)
+    plan_tables.show(planned.shape, found, si=si, here=memory is None)
     for line in lines:
         text.stderr().print(f"warning: {text.one_line(line)}", style="yellow", soft_wrap=True)

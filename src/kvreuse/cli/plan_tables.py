@@ -11,8 +11,8 @@ from rich.text import Text
 
 from kvreuse.cli import text
 from kvreuse.cli.text import plural
-from kvreuse.plan.geometry import Geometry, Layer
-from kvreuse.plan.memory import UNBOUNDED
+from kvreuse.plan.memory import UNBOUNDED, state_bytes
+from kvreuse.shape import CacheShape, LayerShape
 from kvreuse.sizes import format_size
 
 Found = dict[str, Any]
@@ -20,9 +20,9 @@ FILE_WIDTH = 160
 """Columns where there is no terminal: nothing is cut."""
 
 
-def show(geometry: Geometry, found: Found, *, si: bool, here: bool) -> None:
+def show(shape: CacheShape, found: Found, *, si: bool, here: bool) -> None:
     """Print all of ``found``, the report of a plan. ``here``: its memory is this machine's."""
-    Tables(text.stdout(), found, si=si).show(geometry, here=here)
+    Tables(text.stdout(), found, si=si).show(shape, here=here)
 
 
 class Tables:
@@ -36,9 +36,9 @@ class Tables:
         self._si = si
         self._basis = "reserved" if found["model"]["served"] else "needed"
 
-    def show(self, geometry: Geometry, *, here: bool) -> None:
+    def show(self, shape: CacheShape, *, here: bool) -> None:
         """All of them, in the order of the questions they answer."""
-        self._model(geometry)
+        self._model(shape)
         self._keys_and_values()
         self._all_memory()
         self._fits(here=here)
@@ -48,13 +48,13 @@ class Tables:
         self._line("", indent=0)
         self._line(unit, "dim", indent=0)
 
-    def _model(self, geometry: Geometry) -> None:
-        model, limit = self._found["model"], geometry.context_length
+    def _model(self, shape: CacheShape) -> None:
+        model, limit = self._found["model"], shape.context_length
         context = f", context {plural(limit, 'token')}" if limit else ""
         head = f"{model['name']}: {model['architecture']}, {plural(model['layers'], 'layer')}"
         self._line(f"{head}{context}", "bold", indent=0)
         self._line(f"from {model['source']}", "dim")
-        for layer, count in Counter(geometry.layers).items():
+        for layer, count in Counter(shape.layers).items():
             self._line(f"{count:,} x {layer_in_words(layer, si=self._si)}")
         if not model["served"]:
             self._line(f"this engine does not serve it: {model['unserved_because']}", "yellow")
@@ -183,15 +183,15 @@ def _row(table: Table, *cells: str | Text) -> None:
     table.add_row("", *cells)
 
 
-def layer_in_words(layer: Layer, *, si: bool = False) -> str:
+def layer_in_words(layer: LayerShape, *, si: bool = False) -> str:
     """What a layer keeps: ``8 KV heads of 128 channels, window of 512 tokens``."""
     parts = []
-    if layer.latent_dim:
-        parts.append(f"one latent row of {layer.latent_dim} channels")
-    if layer.kv_heads:
+    if layer.kv_heads and not layer.value_dim:
+        parts.append(f"one latent row of {layer.key_dim} channels")
+    elif layer.kv_heads:
         parts.append(f"{plural(layer.kv_heads, 'KV head')} of {layer.key_dim} channels")
     if layer.window is not None:
         parts.append(f"window of {plural(layer.window, 'token')}")
-    if layer.sequence_bytes:
-        parts.append(f"a state of {format_size(layer.sequence_bytes, si=si)} a sequence")
+    if state := state_bytes(layer):
+        parts.append(f"a state of {format_size(state, si=si)} a sequence")
     return ", ".join(parts) or "nothing of its own"

@@ -11,7 +11,7 @@ import typer
 from kvreuse.cli import text, why_report
 from kvreuse.cli.progress import progress
 from kvreuse.errors import RequestError
-from kvreuse.kv.layout import KVLayout
+from kvreuse.kv.layout import check_page_size
 
 
 def why(
@@ -50,17 +50,12 @@ def why(
     """
     if len(files) > 2:
         raise RequestError(f"give two files, or one log, not {len(files)} files")
-    _check_page_size(page_size)
+    check_page_size(page_size)
     result = _log(model, files[0], page_size) if len(files) == 1 else _pair(model, files, page_size)
     if as_json:
         text.write_out(json.dumps(result.as_json()) + "\n")
     else:
         result.show(worst)
-
-
-def _check_page_size(page_size: int) -> None:
-    """ConfigError for one that no engine can have."""
-    KVLayout(num_layers=1, num_kv_heads=1, head_dim=64, page_size=page_size)
 
 
 def _pair(model: str, files: list[Path], page_size: int) -> why_report.PairReport:

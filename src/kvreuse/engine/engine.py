@@ -19,7 +19,8 @@ from kvreuse.engine.metrics import Counters, PrefillRate
 from kvreuse.engine.request import Request
 from kvreuse.engine.scheduler import Scheduler
 from kvreuse.engine.step import StepPlan
-from kvreuse.errors import RequestError
+from kvreuse.engine.turn import Turn
+from kvreuse.errors import EngineUseError, RequestError
 from kvreuse.kv.cache import KVCache
 from kvreuse.ops.batch import BatchInput, Float32Array, Int32Array
 from kvreuse.text.explain import readable
@@ -112,6 +113,9 @@ class Engine:
         self._outbox: deque[tuple[Group, Delta]] = deque()  # to be delivered
         self._num_added = 0
         self._taking: str | None = None  # the request whose token is being chosen
+        self._stepping = False
+        self.turn = Turn()
+        """Who may use it now; its methods take their turn by themselves."""
         self.suspects: tuple[str, ...] = ()
         """The requests that a step which raised, or one that was to find out, was about."""
 
@@ -140,8 +144,13 @@ class Engine:
 
         RequestError, at once, for one that can never be served: an empty prompt, ids that are none
         of the vocabulary's, more tokens than the context or more pages than the pool has or can
-        pin, a form that cannot be followed, an id that is in use.
+        pin, a form that cannot be followed, an id that is in use. EngineUseError, as from ``step``
+        and ``abort``, where another thread uses the engine, or behind a fork.
         """
+        with self.turn:
+            return self._submit(ask, sink)
+
+    def _submit(self, ask: Ask, sink: Sink | None) -> Handle:
         now = time.perf_counter()
         ids = checked_ids(ask.token_ids, self._answering.vocab_size)
         if self._tokenizer is None and ask.params.stop_texts:
@@ -167,6 +176,10 @@ class Engine:
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request now, as :meth:`Handle.abort`."""
+        with self.turn:
+            return self._abort(request_id)
+
+    def _abort(self, request_id: str) -> RequestOutput | None:
         undelivered = [item for item in self._outbox if item[1].request_id == request_id]
         if undelivered:
             left = [item for item in self._outbox if item[1].request_id != request_id]
@@ -190,8 +203,18 @@ class Engine:
         by it but time. ``suspects`` then names the requests that it served. To find out which of
         them it was, a step with names (``among``) serves one request only, one of those where it
         can, and leaves it in ``suspects``. Where a sink raises, the others get their deltas with
-        the next step.
+        the next step. A sink may submit and abort, but make no step.
         """
+        with self.turn:
+            if self._stepping:
+                raise EngineUseError("a step is under way: wait for its end")
+            self._stepping = True
+            try:
+                return self._step(among)
+            finally:
+                self._stepping = False
+
+    def _step(self, among: Collection[str]) -> list[Delta]:
         self.suspects = ()
         self.cache.promises.expire()
         plan = self.scheduler.plan()

@@ -7,8 +7,8 @@ import time
 from kvreuse.config import EngineConfig
 from kvreuse.errors import RequestError
 from kvreuse.kv.pool import PagePool
+from kvreuse.model.checkpoint import Checkpoint
 from kvreuse.model.decoder import Decoder, StepLimits
-from kvreuse.model.gguf.container import GGUFFile
 from kvreuse.model.weights import ModelWeights, Progress, load_weights
 from kvreuse.ops.batch import BatchInput, Float32Array
 from kvreuse.ops.native import Kernels, open_kernels
@@ -23,7 +23,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        spec: ModelShape,
+        shape: ModelShape,
         weights: ModelWeights,
         kernels: Kernels,
         pool: PagePool,
@@ -33,14 +33,14 @@ class ModelRunner:
         grouped: bool = True,
     ) -> None:
         """``grouped``: see :class:`~kvreuse.model.decoder.Decoder`."""
-        self.spec = spec
+        self.shape = shape
         self.weights = weights
         self.kernels = kernels
         self.load_seconds = load_seconds
         self._pool = pool
         self._limits = limits
         self._decoder = Decoder(
-            spec, weights, kernels, pool.layout, pool.data, limits, grouped=grouped
+            shape, weights, kernels, pool.layout, pool.data, limits, grouped=grouped
         )
 
     @property
@@ -85,25 +85,26 @@ class ModelRunner:
 
 
 def load_runner(
-    file: GGUFFile,
-    spec: ModelShape,
+    checkpoint: Checkpoint,
+    shape: ModelShape,
     pool: PagePool,
     config: EngineConfig,
     progress: Progress | None = None,
 ) -> ModelRunner:
     """Open the kernels, repack the weights, take the buffers of the forward pass.
 
-    ``file`` may be closed afterwards. ``progress`` gets the bytes of weights that are repacked, and
-    of all. ConfigError for a path or a number of threads that the machine cannot honour.
+    ``checkpoint`` may be closed afterwards. ``progress`` gets the bytes of weights that are
+    repacked, and of all. ConfigError for a path or a number of threads that the machine cannot
+    honour.
     """
     kernels = open_kernels(config.isa, config.threads)
     begin = time.perf_counter()
-    weights = load_weights(file, spec, kernels, progress)
+    weights = load_weights(checkpoint, kernels, progress)
     seconds = time.perf_counter() - begin
     limits = StepLimits(
         rows=max(config.max_num_batched_tokens, config.max_num_seqs),
         samples=config.max_num_seqs,
         sequences=config.max_num_seqs,
-        positions=min(config.model_len(spec.context_length), pool.num_tokens),
+        positions=min(config.model_len(shape.context_length), pool.num_tokens),
     )
-    return ModelRunner(spec, weights, kernels, pool, limits, seconds)
+    return ModelRunner(shape, weights, kernels, pool, limits, seconds)

@@ -1,4 +1,4 @@
-"""KVLayout: from the geometry of a model and a page to bytes, offsets and a fingerprint."""
+"""KVLayout: from the layers of a model and a page's tokens to bytes, offsets and a fingerprint."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ import numpy.typing as npt
 
 from kvreuse.errors import ConfigError
 from kvreuse.kv.codec.codec import BF16, KVCodec
-from kvreuse.kv.codec.planes import TILE_TOKENS, Kind, PlaneCodec
-from kvreuse.shape import ModelShape
-
-KINDS: tuple[Kind, Kind] = ("key", "value")
+from kvreuse.kv.codec.planes import TILE_TOKENS, PlaneCodec
+from kvreuse.shape import KINDS, CacheShape, HeadRows, Kind, LayerShape, attention
 
 
 class Plane(NamedTuple):
@@ -31,46 +29,57 @@ class KVLayout:
     """Bytes of one page: ``[layer][K, V][kv head][page_size tokens in tiles of 32]``.
 
     The innermost run, one head's keys or values of a page in one layer, is a *plane*; its size and
-    its inside belong to the plane's codec. Raises ConfigError where ``page_size`` is no positive
-    multiple of 32.
+    its inside belong to the plane's codec. Layers may differ in heads and in the widths of keys and
+    values. Raises ConfigError where ``page_size`` is no positive multiple of 32.
     """
 
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
+    layers: tuple[LayerShape, ...]
     page_size: int = 32
     codec: KVCodec = BF16
+    _firsts: tuple[int, ...] = dataclasses.field(init=False, repr=False, compare=False)
+    """Planes before each layer, and before the end."""
     _offsets: tuple[int, ...] = dataclasses.field(init=False, repr=False, compare=False)
     """Where each plane starts, in page order, and where the last one ends."""
 
     def __post_init__(self) -> None:
         """Check the page size, the only number here that a user chooses, and add up the planes."""
-        if self.page_size <= 0 or self.page_size % TILE_TOKENS:
-            raise ConfigError(
-                f"page_size must be a positive multiple of {TILE_TOKENS} tokens, "
-                f"got {self.page_size} (--page-size)"
-            )
+        check_page_size(self.page_size)
         self._add_up()
 
     def _add_up(self) -> None:
-        sizes = (
-            self.page_size * self.plane_codec(*plane).row_bytes(self.head_dim, plane.kind)
-            for plane in self.planes()
-        )
+        planes = (sum(rows.heads for rows in layer.rows) for layer in self.layers)
+        sizes = (self.page_size * self._row_bytes(plane) for plane in self.planes())
+        object.__setattr__(self, "_firsts", (0, *itertools.accumulate(planes)))
         object.__setattr__(self, "_offsets", (0, *itertools.accumulate(sizes)))
 
+    def _row_bytes(self, plane: Plane) -> int:
+        width = self.layers[plane.layer].width(plane.kind)
+        return self.plane_codec(*plane).row_bytes(width, plane.kind)
+
     @classmethod
-    def of(cls, spec: ModelShape, page_size: int = 32, codec: KVCodec = BF16) -> KVLayout:
-        """The layout for the keys and values of ``spec``."""
-        return cls(spec.num_layers, spec.num_kv_heads, spec.head_dim, page_size, codec)
+    def of(cls, shape: CacheShape, page_size: int = 32, codec: KVCodec = BF16) -> KVLayout:
+        """The layout for the keys and values of a model."""
+        return cls(shape.layers, page_size, codec)
+
+    @classmethod
+    def uniform(
+        cls,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        page_size: int = 32,
+        codec: KVCodec = BF16,
+    ) -> KVLayout:
+        """The layout for layers that are all alike."""
+        return cls((attention(num_kv_heads, head_dim),) * num_layers, page_size, codec)
 
     def planes(self) -> list[Plane]:
         """All planes of a page in their order."""
         return [
-            Plane(layer, kind, head)
-            for layer in range(self.num_layers)
-            for kind in KINDS
-            for head in range(self.num_kv_heads)
+            Plane(number, kind, head)
+            for number, layer in enumerate(self.layers)
+            for kind, heads, _ in layer.rows
+            for head in range(heads)
         ]
 
     def plane_codec(self, layer: int, kind: Kind, head: int) -> PlaneCodec:
@@ -79,20 +88,8 @@ class KVLayout:
 
     def plane_offset(self, layer: int, kind: Kind, head: int) -> int:
         """Where in a page the plane of ``head``'s keys or values of ``layer`` starts, in bytes."""
-        return self._offsets[self._index(layer, kind, head)]
-
-    def plane_bytes(self, layer: int, kind: Kind, head: int) -> int:
-        """Bytes of one KV head's keys (or values) of a page in one layer."""
-        index = self._index(layer, kind, head)
-        return self._offsets[index + 1] - self._offsets[index]
-
-    def _index(self, layer: int, kind: Kind, head: int) -> int:
-        return (layer * 2 + (kind == "value")) * self.num_kv_heads + head
-
-    def layer_bytes(self, layer: int) -> slice:
-        """Where one layer lies in a page: keys, then values, of all KV heads."""
-        planes = 2 * self.num_kv_heads
-        return slice(self._offsets[layer * planes], self._offsets[(layer + 1) * planes])
+        keys = self.layers[layer].kv_heads if kind == "value" else 0
+        return self._offsets[self._firsts[layer] + keys + head]
 
     @property
     def page_bytes(self) -> int:
@@ -119,8 +116,27 @@ class KVLayout:
     def fingerprint(self) -> bytes:
         """SHA-256 of everything that says what a page's bytes mean: equal only if all of it is."""
         codec = self.codec.identity(self.codec_ids())
-        geometry = (
-            f"kvreuse page 1;codec={codec};layers={self.num_layers};"
-            f"kv_heads={self.num_kv_heads};head_dim={self.head_dim};page_size={self.page_size}"
+        text = (
+            f"kvreuse page 1;codec={codec};layers={len(self.layers)};"
+            f"{_rows_in_words(self.layers)};page_size={self.page_size}"
         )
-        return hashlib.sha256(geometry.encode()).digest()
+        return hashlib.sha256(text.encode()).digest()
+
+
+def check_page_size(page_size: int) -> None:
+    """ConfigError where ``page_size`` is no positive multiple of the tokens in a tile."""
+    if page_size <= 0 or page_size % TILE_TOKENS:
+        raise ConfigError(
+            f"--page-size must be a positive multiple of {TILE_TOKENS} tokens, got {page_size}"
+        )
+
+
+def _rows_in_words(layers: tuple[LayerShape, ...]) -> str:
+    """Heads and widths of all layers, for the fingerprint; shorter where they are all alike."""
+    rows = [layer.rows for layer in layers]
+    heads, width = layers[0].kv_heads, layers[0].key_dim
+    if all(found == tuple(HeadRows(kind, heads, width) for kind in KINDS) for found in rows):
+        return f"kv_heads={heads};head_dim={width}"
+    return "rows=" + ",".join(
+        "+".join(f"{kind}:{heads}x{width}" for kind, heads, width in found) for found in rows
+    )

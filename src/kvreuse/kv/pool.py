@@ -47,11 +47,6 @@ class PagePool:
         self._free = array("i", range(num_pages - 1, -1, -1))  # a stack: page 0 on top
         self._num_free = num_pages
 
-    @classmethod
-    def sized(cls, layout: KVLayout, nbytes: int) -> PagePool:
-        """As many pages as ``nbytes`` bytes hold. ConfigError if that is none."""
-        return cls(layout, pages_within(layout, nbytes))
-
     @property
     def num_free(self) -> int:
         """Pages that :meth:`alloc` can give."""

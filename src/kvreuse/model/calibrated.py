@@ -1,4 +1,4 @@
-"""Where a model's calibration lies, and the codec that a model gets by it."""
+"""Where a model's calibration is kept, and the codec that it gives the model."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from pathlib import Path
 from kvreuse.errors import ConfigError
 from kvreuse.kv.codec.calibration import Calibration
 from kvreuse.kv.codec.codec import BF16, KVCodec, make_codec
+from kvreuse.model.checkpoint import Checkpoint
 from kvreuse.model.fetch.folders import cache_folder
-from kvreuse.model.gguf.container import GGUFFile
-from kvreuse.shape import ModelShape
 
 
 def calibration_path(model_digest: str) -> Path:
-    """Where the calibration of a model's file, known by its SHA-256 in hex, is kept and found.
+    """Where the calibration of a model is kept; ``model_digest`` is its SHA-256 in hex.
 
     ConfigError where the user has no cache folder.
     """
@@ -23,43 +22,34 @@ def calibration_path(model_digest: str) -> Path:
     return cache / "kvreuse" / "calibration" / f"{model_digest}.safetensors"
 
 
-def find_calibration(file: GGUFFile, spec: ModelShape, given: str | None) -> Calibration | None:
-    """The calibration in the file ``given``, or the one that ``kvreuse calibrate`` left; None where
-    nothing was given and it left none. ConfigError for one that cannot be read, or is of another
-    model.
+def find_calibration(checkpoint: Checkpoint, given: str | None) -> Calibration | None:
+    """The calibration in the file ``given``, or the one that ``kvreuse calibrate`` saved.
+
+    None where no file is given and none was saved. ConfigError for one that cannot be read or was
+    made for another model.
     """
-    digest = file.sha256().hex()
+    digest = checkpoint.digest().hex()
     path = Path(given) if given is not None else calibration_path(digest)
     if given is None and not path.exists():
         return None
     calibration = Calibration.load(path)
     calibration.check_model(digest)
-    calibration.check_geometry(
-        num_layers=spec.num_layers,
-        num_kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-    )
     return calibration
 
 
 def codec_for(
-    file: GGUFFile, spec: ModelShape, name: str, calibration: str | None, *, force: bool
+    checkpoint: Checkpoint, name: str, calibration: str | None, *, force: bool
 ) -> KVCodec:
-    """The codec ``name`` for the model of ``file``, with the calibration that there is for it.
+    """The codec ``name`` for a model, with its calibration if there is one.
 
-    ConfigError as for ``find_calibration`` and ``make_codec``; and, unless ``force`` is given, for
-    a codec that was measured to be of no use on this model.
+    ``calibration`` is the path of one, see ``find_calibration``. ConfigError as for
+    ``find_calibration`` and ``make_codec``; and, unless ``force`` is set, for a codec that the
+    calibration measured to be useless for this model.
     """
     if name == BF16.name:
         return BF16
-    found = find_calibration(file, spec, calibration)
+    found = find_calibration(checkpoint, calibration)
     refusal = found.refusal(name) if found is not None else None
     if refusal is not None and not force:
         raise ConfigError(refusal)
-    return make_codec(
-        name,
-        num_layers=spec.num_layers,
-        num_kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-        calibration=found,
-    )
+    return make_codec(name, checkpoint.shape.layers, found)

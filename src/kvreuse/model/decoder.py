@@ -141,7 +141,7 @@ class Decoder:
 
     def _attention(self, i: int, layer: LayerWeights) -> Attention:
         spec = self.spec
-        window = spec.windows[i] if spec.windows else None
+        window = spec.layers[i].window
         scale = spec.attention_scale or 1 / math.sqrt(spec.head_dim)
         transform = self._codec.transform(i)
         options: dict[str, Any] = {}

@@ -6,30 +6,32 @@ import hashlib
 
 from kvreuse.kv.keys import namespace
 from kvreuse.kv.layout import KVLayout
-from kvreuse.model.gguf.container import GGUFFile
+from kvreuse.model.checkpoint import Checkpoint
 from kvreuse.model.rope import rope_tables
 from kvreuse.ops.native import ARITHMETIC
-from kvreuse.shape import ModelShape, RopeSpec
+from kvreuse.shape import RopeSpec
 
-_ROPE_POSITIONS = 4096  # enough that tables which differ anywhere differ here
+_ROPE_POSITIONS = 4096
+"""Positions whose rows are hashed: tables that differ at all differ here."""
 
 
-def namespace_of(file: GGUFFile, spec: ModelShape, layout: KVLayout) -> bytes:
+def namespace_of(checkpoint: Checkpoint, layout: KVLayout) -> bytes:
     """32 bytes that are equal only where equal tokens have equal pages, in any process.
 
-    The weights enter as the SHA-256 of the whole file: about a tenth of a second for 100 MB.
+    The weights enter as the SHA-256 of their files (see ``Checkpoint.digest``).
     """
+    shape = checkpoint.shape
     return namespace(
-        weights=file.sha256(),
-        spec=repr(spec),
+        weights=checkpoint.digest(),
+        spec=repr(shape),
         layout=layout.fingerprint(),
-        rope=_rope_digest(spec.rope),
-        local_rope=_rope_digest(spec.local_rope) if spec.local_rope else b"",
+        rope=_rope_digest(shape.rope),
+        local_rope=_rope_digest(shape.local_rope) if shape.local_rope else b"",
         arithmetic=ARITHMETIC,
     )
 
 
 def _rope_digest(rope: RopeSpec) -> bytes:
-    """SHA-256 of the tables: they come from the sines and cosines of this machine's libraries."""
+    """SHA-256 of the tables: sines and cosines depend on this machine's libraries."""
     cosines, sines = rope_tables(rope, _ROPE_POSITIONS)
     return hashlib.sha256(cosines.tobytes() + sines.tobytes()).digest()

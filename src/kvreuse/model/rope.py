@@ -16,9 +16,9 @@ Doubles = npt.NDArray[np.float64]
 def rope_tables(rope: RopeSpec, positions: int) -> tuple[Table, Table]:
     """Cosines and sines, float32[positions, dims / 2], computed in float64 (Su et al., 2021).
 
-    Pair i turns by ``frequencies(rope)[i]`` a position. The tables are made once, for all
-    positions that will ever be served: a position's row never depends on which others are asked.
-    YaRN multiplies both, and so every product of a query and a key by the square of its factor.
+    Pair i turns by ``frequencies(rope)[i]`` at each position. A position's row does not depend on
+    how many positions there are. YaRN multiplies both tables by its ``attn_factor``, and so every
+    product of a query and a key by the square of it.
     """
     angles = np.arange(positions, dtype=np.float64)[:, None] * frequencies(rope)
     cosines, sines = np.cos(angles), np.sin(angles)
@@ -30,9 +30,10 @@ def rope_tables(rope: RopeSpec, positions: int) -> tuple[Table, Table]:
 def frequencies(rope: RopeSpec) -> Doubles:
     """Radians that each pair turns from one position to the next, float64[dims / 2].
 
-    As trained, ``base ** (-2 i / dims)``. Slow pairs, that had not turned often within the trained
-    context, are slowed down by ``factor``, so that a longer context turns them no further; fast
-    pairs keep their speed. The regimes differ in where they draw the line.
+    Without scaling, ``base ** (-2 i / dims)``. ``llama3`` and ``yarn`` divide the speed of slow
+    pairs, those that turn only a few times within the trained context, by ``factor``, so that a
+    longer context turns them no further; fast pairs keep their speed. The two differ in which
+    pairs are slow.
     """
     trained = rope.base ** (-np.arange(rope.dims // 2, dtype=np.float64) * 2 / rope.dims)
     if rope.scaling == "none":
@@ -46,10 +47,10 @@ def frequencies(rope: RopeSpec) -> Doubles:
 
 
 def _kept_by_llama3(rope: RopeSpec, trained: Doubles) -> Doubles:
-    """The share of its speed that a pair keeps, by its turns within the trained context.
+    """The share of its speed that each pair keeps, by its turns within the trained context.
 
-    None up to ``low_freq_factor`` turns, all from ``high_freq_factor``, linear between (Llama 3.1:
-    Grattafiori et al., 2024, in the form of the model's published code).
+    0 up to ``low_freq_factor`` turns, 1 from ``high_freq_factor`` turns on, linear in between
+    (Llama 3.1: Grattafiori et al., 2024, in the form of the model's published code).
     """
     turns = rope.param("original_context") * trained / (2 * math.pi)
     low, high = rope.param("low_freq_factor"), rope.param("high_freq_factor")
@@ -59,8 +60,9 @@ def _kept_by_llama3(rope: RopeSpec, trained: Doubles) -> Doubles:
 def _kept_by_yarn(rope: RopeSpec) -> Doubles:
     """The same for YaRN (Peng et al., 2023, in the form of its published code).
 
-    Linear in the number of the pair: all up to the one that turns ``beta_fast`` times within the
-    trained context, rounded down; none from the one that turns ``beta_slow`` times, rounded up.
+    1 up to the pair that turns ``beta_fast`` times within the trained context (its number rounded
+    down), 0 from the pair that turns ``beta_slow`` times on (rounded up), linear in the number of
+    the pair in between.
     """
 
     def pair_that_turns(times: float) -> float:

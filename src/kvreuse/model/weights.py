@@ -1,31 +1,33 @@
-"""Weights of a model, repacked from its GGUF file into the kernels' layouts."""
+"""Weights of a model, repacked from its checkpoint into the kernels' layouts."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
-from kvreuse.errors import ModelFileError
-from kvreuse.model.gguf.container import GGUFFile
-from kvreuse.model.gguf.ggml import PACKINGS, GGMLType
-from kvreuse.model.gguf.header import shown
+from kvreuse.errors import ModelFileError, shown
+from kvreuse.model.checkpoint import Checkpoint
+from kvreuse.model.tensors import Role, StoredTensor, Weight
 from kvreuse.ops.native import Arena, Kernels, Matrix, Projection
+from kvreuse.ops.tensor_types import PACKINGS, TensorType
 from kvreuse.shape import ModelShape
 
 Vector = npt.NDArray[np.float32]
 Progress = Callable[[int, int], None]
-"""Called with (bytes of matrices repacked, bytes in all), of the file."""
+"""Called with (bytes of matrices repacked so far, bytes of all matrices), as stored."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LayerWeights:
     """One layer. Outputs of ``qkv`` are queries, keys, values; of ``gate_up`` gate, then up.
 
-    What an architecture lacks is None: ``qkv_bias`` float32[q + 2 kv], ``q_norm`` and ``k_norm``
-    float32[head_dim], ``post_attention_norm`` and ``post_ffn_norm`` float32[hidden].
+    ``qkv_bias`` is float32[q + 2 kv], ``q_norm`` and ``k_norm`` float32[head_dim],
+    ``post_attention_norm`` and ``post_ffn_norm`` float32[hidden]; each is None where the model has
+    none.
     """
 
     attention_norm: Vector
@@ -43,11 +45,11 @@ class LayerWeights:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Repacked:
-    """What loading made of the matrices of one tensor type.
+    """How the matrices of one tensor type were repacked.
 
-    ``error`` is the largest change of any weight, measured while they were repacked and relative to
-    the largest weight of its group, the 32 neighbours in a row that share a scale (groups of zeros
-    do not count). It is 0 where every weight is what the file says.
+    ``error`` is the largest change of any weight, measured during repacking. It is relative to the
+    largest weight of its group, the 32 neighbours in a row that share a scale; groups of zeros do
+    not count. 0: no weight has changed.
     """
 
     type: str
@@ -59,7 +61,7 @@ class Repacked:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelWeights:
-    """All of a model. ``embedding`` and the matrix of ``logits`` are one where they are tied."""
+    """All weights of a model. If they are tied, ``embedding`` also is the matrix of ``logits``."""
 
     embedding: Matrix
     layers: tuple[LayerWeights, ...]
@@ -82,92 +84,92 @@ class ModelWeights:
 
 
 def load_weights(
-    file: GGUFFile, spec: ModelShape, kernels: Kernels, progress: Progress | None = None
+    checkpoint: Checkpoint, kernels: Kernels, progress: Progress | None = None
 ) -> ModelWeights:
-    """Repack all weights that ``read_spec`` has checked; ``repacked`` of the result says how.
+    """Repack all weights of a checkpoint; ``repacked`` of the result says how.
 
     The file's memory is given back tensor by tensor. The largest tensors come first, so that the
     peak is little more than the packed size. Raises ``ModelFileError`` for numbers that are not
-    finite.
+    finite, and where the checkpoint cannot be served.
     """
-    packer = _Packer(file, kernels, progress)
-    embedding = packer.matrix("token_embd.weight")
-    tied = spec.tied_embeddings
-    logits = Projection([embedding]) if tied else packer.projection("output.weight")
+    shape = checkpoint.shape
+    packer = _Packer(checkpoint, kernels, progress)
+    embedding = packer.matrix(Weight(Role.EMBEDDING))
+    tied = shape.tied_embeddings
+    logits = Projection([embedding]) if tied else packer.projection(Weight(Role.LOGITS))
     return ModelWeights(
         embedding=embedding,
-        layers=tuple(_load_layer(packer, spec, f"blk.{i}.") for i in range(spec.num_layers)),
-        output_norm=packer.vector("output_norm.weight"),
+        layers=tuple(_load_layer(packer, shape, i) for i in range(shape.num_layers)),
+        output_norm=packer.vector(Weight(Role.OUTPUT_NORM)),
         logits=logits,
         repacked=packer.report(),
     )
 
 
-def _load_layer(packer: _Packer, spec: ModelShape, b: str) -> LayerWeights:
-    """The layer whose tensors' names begin with ``b``."""
+def _load_layer(packer: _Packer, shape: ModelShape, layer: int) -> LayerWeights:
+    def projection(*roles: Role) -> Projection:
+        return packer.projection(*(Weight(role, layer) for role in roles))
 
-    def vector_if(there: bool, *names: str) -> Vector | None:
-        return np.concatenate([packer.vector(b + name) for name in names]) if there else None
+    def vector(*roles: Role) -> Vector:
+        return np.concatenate([packer.vector(Weight(role, layer)) for role in roles])
+
+    def vector_if(there: bool, *roles: Role) -> Vector | None:
+        return vector(*roles) if there else None
 
     return LayerWeights(
-        attention_norm=packer.vector(b + "attn_norm.weight"),
-        qkv=packer.projection(b + "attn_q.weight", b + "attn_k.weight", b + "attn_v.weight"),
-        output=packer.projection(b + "attn_output.weight"),
-        ffn_norm=packer.vector(b + "ffn_norm.weight"),
-        gate_up=packer.projection(b + "ffn_gate.weight", b + "ffn_up.weight"),
-        down=packer.projection(b + "ffn_down.weight"),
-        qkv_bias=vector_if(spec.qkv_bias, "attn_q.bias", "attn_k.bias", "attn_v.bias"),
-        q_norm=vector_if(spec.qk_norm, "attn_q_norm.weight"),
-        k_norm=vector_if(spec.qk_norm, "attn_k_norm.weight"),
-        post_attention_norm=vector_if(spec.post_norms, "post_attention_norm.weight"),
-        post_ffn_norm=vector_if(spec.post_norms, "post_ffw_norm.weight"),
+        attention_norm=vector(Role.ATTENTION_NORM),
+        qkv=projection(Role.QUERY, Role.KEY, Role.VALUE),
+        output=projection(Role.ATTENTION_OUTPUT),
+        ffn_norm=vector(Role.FFN_NORM),
+        gate_up=projection(Role.GATE, Role.UP),
+        down=projection(Role.DOWN),
+        qkv_bias=vector_if(shape.qkv_bias, Role.QUERY_BIAS, Role.KEY_BIAS, Role.VALUE_BIAS),
+        q_norm=vector_if(shape.qk_norm, Role.QUERY_NORM),
+        k_norm=vector_if(shape.qk_norm, Role.KEY_NORM),
+        post_attention_norm=vector_if(shape.post_norms, Role.POST_ATTENTION_NORM),
+        post_ffn_norm=vector_if(shape.post_norms, Role.POST_FFN_NORM),
     )
 
 
 class _Packer:
-    """Takes tensors out of a file, and keeps the account of what became of them."""
+    """Packs tensors of a checkpoint, and keeps the report of it."""
 
-    def __init__(self, file: GGUFFile, kernels: Kernels, progress: Progress | None) -> None:
-        self._file = file
+    def __init__(self, checkpoint: Checkpoint, kernels: Kernels, progress: Progress | None) -> None:
+        self._checkpoint = checkpoint
         self._kernels = kernels
         self._arena = Arena()
         self._progress = progress
-        self._total = sum(t.nbytes for t in file.tensors.values() if len(t.shape) == 2)
-        self._repacked: dict[GGMLType, Repacked] = {}
+        self._total = sum(t.nbytes for t in checkpoint.tensors.values() if len(t.shape) == 2)
+        self._repacked: dict[TensorType, Repacked] = {}
 
-    def matrix(self, *names: str) -> Matrix:
+    def matrix(self, *weights: Weight) -> Matrix:
         """One packed matrix of tensors of one type, their rows stacked."""
-        tensors = [self._file.tensors[name] for name in names]
+        tensors = [self._checkpoint.tensors[weight] for weight in weights]
         sources = [
-            (self._file.data(t.name), int(t.type), *_rows_columns(t.shape), _the(t.name))
-            for t in tensors
+            (self._checkpoint.data(t), int(t.type), *_rows_columns(t), _the(t)) for t in tensors
         ]
         try:
             matrix = self._kernels.pack(sources, self._arena)
         except ValueError as error:
-            raise ModelFileError(f"{self._file.path}: {error}") from None
+            raise ModelFileError(f"{self._checkpoint.path}: {error}") from None
         del sources
         for tensor in tensors:
-            self._file.release(tensor.name)
-            self._count(tensor.type, tensor.nbytes, matrix)
+            self._checkpoint.release(tensor)
+            self._count(tensor, matrix)
         return matrix
 
-    def projection(self, *names: str) -> Projection:
+    def projection(self, *weights: Weight) -> Projection:
         """The matrices in order; neighbours of one type become one packed matrix."""
-        runs: list[list[str]] = []
-        for name in names:
-            if runs and self._type(runs[-1][-1]) == self._type(name):
-                runs[-1].append(name)
-            else:
-                runs.append([name])
-        return Projection([self.matrix(*run) for run in runs])
+        runs = itertools.groupby(weights, lambda weight: self._checkpoint.tensors[weight].type)
+        return Projection([self.matrix(*run) for _, run in runs])
 
-    def vector(self, name: str) -> Vector:
+    def vector(self, weight: Weight) -> Vector:
         """A vector of F32, F16 or BF16 as float32, exactly."""
-        values = _floats(self._file.data(name), self._type(name))
+        tensor = self._checkpoint.tensors[weight]
+        values = _floats(self._checkpoint.data(tensor), tensor.type)
         if not np.isfinite(values).all():
             raise ModelFileError(
-                f"{self._file.path}: {_the(name)} holds a number that is not finite"
+                f"{self._checkpoint.path}: {_the(tensor)} holds a number that is not finite"
             )
         return values
 
@@ -175,34 +177,32 @@ class _Packer:
         """One entry for each tensor type, that with the most bytes first."""
         return tuple(sorted(self._repacked.values(), key=lambda entry: -entry.file_bytes))
 
-    def _count(self, kind: GGMLType, nbytes: int, matrix: Matrix) -> None:
+    def _count(self, tensor: StoredTensor, matrix: Matrix) -> None:
+        kind = tensor.type
         before = self._repacked.get(kind, Repacked(kind.name, PACKINGS[kind].layout, 0, 0, 0.0))
         self._repacked[kind] = dataclasses.replace(
             before,
             tensors=before.tensors + 1,
-            file_bytes=before.file_bytes + nbytes,
+            file_bytes=before.file_bytes + tensor.nbytes,
             error=max(before.error, matrix.error),
         )
         if self._progress is not None:
             done = sum(entry.file_bytes for entry in self._repacked.values())
             self._progress(done, self._total)
 
-    def _type(self, name: str) -> GGMLType:
-        return self._file.tensors[name].type
+
+def _the(tensor: StoredTensor) -> str:
+    return f"the tensor {shown(tensor.name)}"
 
 
-def _the(name: str) -> str:
-    return f"the tensor {shown(name)}"
-
-
-def _rows_columns(shape: tuple[int, ...]) -> tuple[int, int]:
-    rows, columns = shape
+def _rows_columns(tensor: StoredTensor) -> tuple[int, int]:
+    rows, columns = tensor.shape
     return rows, columns
 
 
-def _floats(data: npt.NDArray[np.uint8], kind: GGMLType) -> Vector:
-    if kind == GGMLType.F32:
+def _floats(data: npt.NDArray[np.uint8], kind: TensorType) -> Vector:
+    if kind == TensorType.F32:
         return data.view(np.float32).copy()
-    if kind == GGMLType.F16:
+    if kind == TensorType.F16:
         return data.view(np.float16).astype(np.float32)
     return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kvreuse.plan.geometry import Widths
+from kvreuse.shape import ModelShape
 
 FLOAT = 4
 GROUP = 32
@@ -38,32 +38,32 @@ class StepShape:
         return max(self.batched_tokens, self.sequences)
 
 
-def buffer_bytes(widths: Widths, step: StepShape) -> int:
+def buffer_bytes(shape: ModelShape, step: StepShape) -> int:
     """All buffers of the forward pass, the tables of the rotary embedding included."""
-    query = widths.heads * widths.head_dim
-    inputs = max(widths.hidden, query, widths.intermediate)
+    query = shape.q_size
+    inputs = max(shape.hidden_size, query, shape.intermediate_size)
     rows = step.rows
     tensors = (
-        rows * widths.hidden  # the residual stream
-        + rows * (query + 2 * widths.kv_heads * widths.head_dim)
+        rows * shape.hidden_size  # the residual stream
+        + rows * (query + 2 * shape.kv_size)
         + rows * query * 2  # queries, and what attention gives
-        + rows * 2 * widths.intermediate
-        + (rows * widths.hidden if widths.post_norms else 0)
-        + step.sequences * (widths.hidden + widths.vocab)  # the rows that sample
+        + rows * 2 * shape.intermediate_size
+        + (rows * shape.hidden_size if shape.post_norms else 0)
+        + step.sequences * (shape.hidden_size + shape.vocab_size)  # the rows that sample
     ) * FLOAT
     # int8 activations; of each group of 32 a scale, a sum, and their product
     activations = rows * inputs + rows * (inputs // GROUP) * 3 * FLOAT
     # Rows that decode are split into parts only where there are fewer of them than threads want.
     parts = min(step.sequences, 2 * step.threads) * -(-step.positions // PART_TOKENS)
-    partials = parts * widths.heads * (widths.head_dim + 2) * FLOAT
-    tables = widths.rotary_tables * step.positions * widths.head_dim * FLOAT
-    return tensors + activations + partials + tables + step.threads * _scratch(widths, inputs)
+    partials = parts * shape.num_heads * (shape.head_dim + 2) * FLOAT
+    tables = (2 if shape.local_rope else 1) * step.positions * shape.head_dim * FLOAT
+    return tensors + activations + partials + tables + step.threads * _scratch(shape, inputs)
 
 
-def _scratch(widths: Widths, inputs: int) -> int:
+def _scratch(shape: ModelShape, inputs: int) -> int:
     """What each thread works on."""
-    rows = ITEM_TOKENS * (widths.heads // widths.kv_heads)
-    attend = (rows * (3 * widths.head_dim + 21) + 1024 + widths.head_dim * 16) * FLOAT
+    rows = ITEM_TOKENS * shape.group_size
+    attend = (rows * (3 * shape.head_dim + 21) + 1024 + shape.head_dim * 16) * FLOAT
     linear = inputs // GROUP * 640 + 4096
     return max(attend, linear) + inputs * FLOAT
 

@@ -1,4 +1,4 @@
-"""A model's config.json, as the Hugging Face Hub has it, to the geometry of its memory."""
+"""A model's config.json, as the Hugging Face Hub has it, to the shape of the model."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from kvreuse.errors import ModelFileError
-from kvreuse.plan.families import FAMILIES, HEADS, head_dim, kv_heads
+from kvreuse.plan.families import FAMILIES, HEADS, head_dim
 from kvreuse.plan.fields import LONGEST, Fields
-from kvreuse.plan.geometry import Geometry, Widths
 from kvreuse.plan.hybrids import HYBRIDS
+from kvreuse.shape import CacheShape, ModelShape, RopeSpec
 
 MAX_BYTES = 1 << 24
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -20,14 +20,10 @@ CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"
 
 READERS = {**FAMILIES, **HYBRIDS}
 
-SERVED = {
-    "llama": "llama",
-    "mistral": "llama",
-    "qwen2": "qwen2",
-    "qwen3": "qwen3",
-    "gemma3_text": "gemma3",
-}
-"""Model types that this engine serves, and the architecture of their GGUF files."""
+SERVED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma3_text"})
+"""Model types that this engine serves, from GGUF files."""
+SIZES = ("hidden_size", "intermediate_size", "vocab_size")
+"""What the buffers of a step depend on besides the layers."""
 
 # A nested configuration leaves out what equals the defaults of its class.
 _GEMMA3 = {
@@ -120,7 +116,19 @@ def text_fields(config: Mapping[str, Any], where: str) -> Fields:
     return fields
 
 
-def geometry_of(fields: Fields) -> Geometry:
+def shape_of(fields: Fields) -> CacheShape:
+    """The shape of a model: a ModelShape where this engine serves the architecture.
+
+    ModelFileError as for ``cache_shape_of``.
+    """
+    cache = cache_shape_of(fields)
+    limit, known = cache.context_length, all(name in fields for name in SIZES)
+    if cache.architecture in SERVED and limit is not None and known:
+        return _served(fields, cache, limit)
+    return cache
+
+
+def cache_shape_of(fields: Fields) -> CacheShape:
     """What the layers keep. ModelFileError, listing what was read, for an unknown architecture."""
     kind = _model_type(fields)
     kind = _INNER_TYPES.get(kind or "", kind)
@@ -129,24 +137,28 @@ def geometry_of(fields: Fields) -> Geometry:
             f"the architecture is not known here, so its memory is not either "
             f"(read: {fields.listing()})"
         )
-    layers = READERS[kind](fields)
-    return Geometry(kind, layers, fields.optional(*CONTEXT, most=LONGEST))
+    return CacheShape(kind, READERS[kind](fields), fields.optional(*CONTEXT, most=LONGEST))
 
 
-def widths_of(fields: Fields, kind: str) -> Widths | None:
-    """What the buffers of a step depend on, of an architecture that this engine serves."""
-    needed = ("hidden_size", "intermediate_size", "vocab_size")
-    if kind not in SERVED or any(name not in fields for name in needed):
-        return None
-    gemma = kind == "gemma3_text"
-    return Widths(
-        hidden=fields.count("hidden_size"),
-        intermediate=fields.count("intermediate_size"),
-        heads=fields.count(*HEADS),
-        kv_heads=kv_heads(fields),
-        head_dim=head_dim(fields),
-        vocab=fields.count("vocab_size", most=1 << 31),
-        rotary_tables=2 if gemma else 1,
+def _served(fields: Fields, cache: CacheShape, context_length: int) -> ModelShape:
+    """The shape by which the buffers of a step are counted.
+
+    What no size depends on is not read: the epsilon of the norms, and base and scaling of the
+    rotary embedding.
+    """
+    rope = RopeSpec("half", base=10_000.0, dims=head_dim(fields))
+    gemma = cache.architecture == "gemma3_text"
+    return ModelShape(
+        architecture=cache.architecture,
+        layers=cache.layers,
+        context_length=context_length,
+        hidden_size=fields.count("hidden_size"),
+        intermediate_size=fields.count("intermediate_size"),
+        num_heads=fields.count(*HEADS),
+        vocab_size=fields.count("vocab_size", most=1 << 31),
+        rms_norm_eps=1e-6,
+        rope=rope,
+        local_rope=rope if gemma else None,
         post_norms=gemma,
     )
 

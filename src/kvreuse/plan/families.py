@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kvreuse.plan import windows
 from kvreuse.plan.fields import MOST_LAYERS, Fields
-from kvreuse.plan.geometry import Layer, attention
+from kvreuse.shape import LayerShape, attention
 
-Layers = tuple[Layer, ...]
+Layers = tuple[LayerShape, ...]
 Family = Callable[[Fields], Layers]
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers")
@@ -62,7 +62,7 @@ def per_layer(*names: str) -> Family:
         layers, dim = num_layers(fields), head_dim(fields)
         for name in names:
             if (heads := fields.counts(name, layers, least=0)) is not None:
-                return tuple(attention(count, dim) if count else Layer() for count in heads)
+                return tuple(attention(count, dim) if count else LayerShape() for count in heads)
         return fields.fail(f"'{names[0]}' must be a list with the heads of each layer")
 
     return read
@@ -102,7 +102,7 @@ def latent(fields: Fields) -> Layers:
     It holds the compressed keys and values, and the rotated part of the key.
     """
     width = fields.count("kv_lora_rank") + fields.count("qk_rope_head_dim")
-    return (Layer(latent_dim=width),) * num_layers(fields)
+    return (LayerShape(kv_heads=1, key_dim=width),) * num_layers(fields)
 
 
 def gemma3n(fields: Fields) -> Layers:
@@ -110,12 +110,12 @@ def gemma3n(fields: Fields) -> Layers:
     return _without_last(fields, dense(windows.all_but_every(5))(fields))
 
 
-def _without_last(fields: Fields, layers: Sequence[Layer]) -> Layers:
+def _without_last(fields: Fields, layers: Sequence[LayerShape]) -> Layers:
     """The last ``num_kv_shared_layers`` keep nothing of their own."""
     shared = fields.count("num_kv_shared_layers", default=0, least=0, most=MOST_LAYERS)
     if shared >= len(layers):
         fields.fail(f"'num_kv_shared_layers' is {shared}, but there are {len(layers)} layers")
-    return (*layers[: len(layers) - shared], *[Layer()] * shared)
+    return (*layers[: len(layers) - shared], *[LayerShape()] * shared)
 
 
 def gemma4(fields: Fields) -> Layers:

@@ -90,8 +90,8 @@ class Fields:
 
     def listing(self) -> str:
         """What an unknown architecture says of itself."""
-        told = [f"{name} {brief(self.values[name])}" for name in TELLING if name in self]
-        return ", ".join(told) or f"{len(self.values)} fields, none of them telling"
+        found = [f"{name} {brief(self.values[name])}" for name in TELLING if name in self]
+        return ", ".join(found) or f"{len(self.values)} fields, none of them telling"
 
     def fail(self, message: str) -> NoReturn:
         """Raise ``ModelFileError`` with ``where`` and ``message``."""

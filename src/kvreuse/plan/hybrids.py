@@ -6,25 +6,26 @@ convolution the last ``kernel - 1`` inputs are kept.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 from kvreuse.plan.families import Family, Layers, head_dim, kv_heads, num_layers
 from kvreuse.plan.fields import Fields
-from kvreuse.plan.geometry import Layer, attention
 from kvreuse.plan.windows import window_of_type
+from kvreuse.shape import LayerShape, attention
 
 
-def mamba1(fields: Fields, prefix: str = "") -> Layer:
+def mamba1(fields: Fields, prefix: str = "") -> LayerShape:
     """A selective state space of the first kind (Gu and Dao, 2023)."""
     hidden = fields.count("hidden_size")
     inner = fields.optional("intermediate_size") if not prefix else None
     inner = inner or hidden * fields.count(f"{prefix}expand", "expand", default=2)
     state = fields.count(f"{prefix}d_state", "state_size", default=16)
     kernel = fields.count(f"{prefix}d_conv", "conv_kernel", default=4)
-    return Layer(conv=inner * (kernel - 1), state=inner * state)
+    return LayerShape(conv=inner * (kernel - 1), state=inner * state)
 
 
-def mamba2(fields: Fields) -> Layer:
+def mamba2(fields: Fields) -> LayerShape:
     """A state space of the second kind (Dao and Gu, 2024): a matrix a head."""
     heads = fields.count("mamba_n_heads", "mamba_num_heads", "num_heads")
     dim = fields.count("mamba_d_head", "mamba_head_dim", "head_dim")
@@ -32,15 +33,15 @@ def mamba2(fields: Fields) -> Layer:
     groups = fields.count("mamba_n_groups", "n_groups", default=1)
     kernel = fields.count("mamba_d_conv", "conv_kernel", default=4)
     width = heads * dim + 2 * groups * state
-    return Layer(conv=width * (kernel - 1), state=heads * dim * state)
+    return LayerShape(conv=width * (kernel - 1), state=heads * dim * state)
 
 
-def delta_net(fields: Fields) -> Layer:
+def delta_net(fields: Fields) -> LayerShape:
     """A gated delta rule (Yang et al., 2024): a matrix of key by value channels a value head."""
     keys = fields.count("linear_num_key_heads") * fields.count("linear_key_head_dim")
     heads, dim = fields.count("linear_num_value_heads"), fields.count("linear_value_head_dim")
     kernel = fields.count("linear_conv_kernel_dim", default=4)
-    return Layer(
+    return LayerShape(
         conv=(2 * keys + heads * dim) * (kernel - 1),
         state=heads * dim * fields.count("linear_key_head_dim"),
     )
@@ -84,7 +85,7 @@ def nemotron_h(fields: Fields) -> Layers:
     if not isinstance(pattern, str) or len(pattern) != layers or set(pattern) - set("M*-E"):
         fields.fail(f"'hybrid_override_pattern' must be {layers} letters M, *, - or E")
     attend = attention(kv_heads(fields), head_dim(fields))
-    kinds = {"M": mamba2(fields), "*": attend, "-": Layer(), "E": Layer()}
+    kinds = {"M": mamba2(fields), "*": attend, "-": LayerShape(), "E": LayerShape()}
     return tuple(kinds[letter] for letter in pattern)
 
 
@@ -110,52 +111,40 @@ def lfm2(fields: Fields) -> Layers:
         types = ["full_attention" if i in listed else "conv" for i in range(layers)]
     inputs = fields.count("hidden_size") * (fields.count("conv_L_cache", default=3) - 1)
     attend = attention(kv_heads(fields), head_dim(fields))
-    return _by_type(fields, types, attend, {"conv": Layer(conv=inputs)})
+    return _by_type(fields, types, attend, {"conv": LayerShape(conv=inputs)})
 
 
 def falcon_h1(fields: Fields) -> Layers:
     """Falcon-H1: every layer has both, side by side."""
     attend, recur = attention(kv_heads(fields), head_dim(fields)), mamba2(fields)
-    both = Layer(
-        kv_heads=attend.kv_heads,
-        key_dim=attend.key_dim,
-        value_dim=attend.value_dim,
-        conv=recur.conv,
-        state=recur.state,
-    )
+    both = dataclasses.replace(attend, conv=recur.conv, state=recur.state)
     return (both,) * num_layers(fields)
 
 
 def recurrent_gemma(fields: Fields) -> Layers:
     """RecurrentGemma (De et al., 2024): two recurrent layers, one of attention with a window."""
     cycle = fields.values.get("block_types", fields.values.get("_block_types"))
-    if (
-        not isinstance(cycle, list)
-        or not cycle
-        or set(map(str, cycle))
-        - {
-            "recurrent",
-            "attention",
-        }
-    ):
+    known = {"recurrent", "attention"}
+    if not isinstance(cycle, list) or not cycle or set(map(str, cycle)) - known:
         fields.fail("'block_types' must be a list of 'recurrent' and 'attention'")
     width = fields.optional("lru_width") or fields.count("hidden_size")
+    inputs = width * (fields.count("conv1d_width", default=4) - 1)
     heads, dim = fields.count("num_key_value_heads", default=1), head_dim(fields)
     kinds = {
         "attention": attention(heads, dim, fields.count("attention_window_size", default=2048)),
-        "recurrent": Layer(conv=width * (fields.count("conv1d_width", default=4) - 1), state=width),
+        "recurrent": LayerShape(conv=inputs, state=width),
     }
     return tuple(kinds[str(cycle[i % len(cycle)])] for i in range(num_layers(fields)))
 
 
 def _by_type(
-    fields: Fields, types: list[str], attend: Layer, others: Mapping[str, Layer]
+    fields: Fields, types: list[str], attend: LayerShape, others: Mapping[str, LayerShape]
 ) -> Layers:
     """``others`` by name; every other type must be one of attention."""
     return tuple(
         others[kind]
         if kind in others
-        else attention(attend.kv_heads, attend.key_dim, window_of_type(fields, kind))
+        else dataclasses.replace(attend, window=window_of_type(fields, kind))
         for kind in types
     )
 

@@ -5,11 +5,30 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from kvreuse.kv.codec.codec import UNIFORM
 from kvreuse.plan.buffers import StepShape, buffer_bytes, process_bytes
-from kvreuse.plan.geometry import Geometry, Layer, Widths
+from kvreuse.shape import CacheShape, LayerShape, ModelShape
 
 UNBOUNDED = 1 << 40
 """Tokens and sequences that the inverse looks for at most."""
+CONV_BYTES = 2
+"""Bytes of a number in the last inputs of a convolution, which are activations."""
+STATE_BYTES = 4
+"""Bytes of a number in a recurrent state: sums over the whole sequence are kept in fp32."""
+
+
+def token_bytes(layer: LayerShape, codec: str) -> int:
+    """Bytes that a token takes in a layer while it is kept, its planes in ``codec``."""
+    key, value = UNIFORM[codec]
+    return sum(
+        heads * (key if kind == "key" else value).row_bytes(width, kind)
+        for kind, heads, width in layer.rows
+    )
+
+
+def state_bytes(layer: LayerShape) -> int:
+    """Bytes that a sequence takes in a layer whatever its length."""
+    return layer.conv * CONV_BYTES + layer.state * STATE_BYTES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,19 +40,25 @@ class KVPlan:
     ``shared`` of the tokens of each sequence are a prefix that all have in common.
     """
 
-    geometry: Geometry
+    shape: CacheShape
     codec: str = "bf16"
     page_size: int = 32
 
     @property
     def token_bytes(self) -> int:
         """Of one token in all layers."""
-        return self.geometry.token_bytes(self.codec)
+        return sum(token_bytes(layer, self.codec) for layer in self.shape.layers)
 
     @property
     def lasting_token_bytes(self) -> int:
         """Of one token once it has left every window."""
-        return self.geometry.lasting_token_bytes(self.codec)
+        lasting = (layer for layer in self.shape.layers if layer.window is None)
+        return sum(token_bytes(layer, self.codec) for layer in lasting)
+
+    @property
+    def state_bytes(self) -> int:
+        """Of the states of recurrent layers, which a sequence takes whatever its length."""
+        return sum(map(state_bytes, self.shape.layers))
 
     @property
     def page_bytes(self) -> int:
@@ -42,10 +67,10 @@ class KVPlan:
 
     def needed(self, tokens: int, parallel: int = 1, shared: int = 0) -> int:
         """For ``parallel`` sequences of ``tokens`` tokens."""
-        states = parallel * self.geometry.sequence_bytes
+        states = parallel * self.state_bytes
         return states + sum(
-            _rows(layer, tokens, parallel, shared) * layer.token_bytes(self.codec)
-            for layer in self.geometry.layers
+            _rows(layer, tokens, parallel, shared) * token_bytes(layer, self.codec)
+            for layer in self.shape.layers
         )
 
     def pages(self, tokens: int, parallel: int = 1, shared: int = 0) -> int:
@@ -55,11 +80,11 @@ class KVPlan:
 
     def reserved(self, tokens: int, parallel: int = 1, shared: int = 0) -> int:
         """For the same, in this engine."""
-        states = parallel * self.geometry.sequence_bytes
+        states = parallel * self.state_bytes
         return states + self.pages(tokens, parallel, shared) * self.page_bytes
 
 
-def _rows(layer: Layer, tokens: int, parallel: int, shared: int) -> int:
+def _rows(layer: LayerShape, tokens: int, parallel: int, shared: int) -> int:
     """Tokens that a layer keeps of all sequences; the part of the prefix in its window once."""
     kept = layer.kept(tokens)
     common = max(0, shared - (tokens - kept))
@@ -71,13 +96,12 @@ class MemoryPlan:
     """All of a model's memory: weights, buffers of a step, the process, keys and values.
 
     ``by_reserved``: sequences are counted as this engine reserves them, else as the architecture
-    needs them. ``weight_bytes`` is None where nothing says it, ``widths`` where this engine does
-    not serve the model: then neither buffers nor the process are counted.
+    needs them. ``weight_bytes`` is None where nothing says it. Buffers and the process are counted
+    where the shape is a ModelShape: those of other models are not known.
     """
 
     kv: KVPlan
     weight_bytes: int | None
-    widths: Widths | None
     by_reserved: bool
     step: StepShape = dataclasses.field(default_factory=StepShape)
 
@@ -88,15 +112,16 @@ class MemoryPlan:
 
     def buffers(self, tokens: int, parallel: int = 1) -> int:
         """Buffers of the forward pass, for sequences of up to ``tokens`` tokens."""
-        if self.widths is None:
+        if not isinstance(self.kv.shape, ModelShape):
             return 0
         step = dataclasses.replace(self.step, sequences=parallel, positions=tokens)
-        return buffer_bytes(self.widths, step)
+        return buffer_bytes(self.kv.shape, step)
 
     @property
     def process(self) -> int:
         """The interpreter, its libraries and the tokenizer."""
-        return 0 if self.widths is None else process_bytes(self.widths.vocab)
+        shape = self.kv.shape
+        return process_bytes(shape.vocab_size) if isinstance(shape, ModelShape) else 0
 
     def fixed(self, tokens: int, parallel: int = 1) -> int:
         """Everything but the keys and values."""
@@ -112,7 +137,7 @@ class MemoryPlan:
         At most the model's limit, and ``UNBOUNDED`` where there is none; 0 if not even one. With a
         prefix of ``shared`` tokens, sequences are at least as long as that, or it is 0.
         """
-        limit = self.kv.geometry.context_length or UNBOUNDED
+        limit = self.kv.shape.context_length or UNBOUNDED
         least = max(shared, 1)
         if least > limit or self.total(least, parallel, shared) > budget:
             return 0

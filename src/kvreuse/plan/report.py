@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from kvreuse.errors import ConfigError
+from kvreuse.kv.codec.codec import UNIFORM
+from kvreuse.kv.layout import check_page_size
 from kvreuse.plan.buffers import StepShape
 from kvreuse.plan.memory import UNBOUNDED, KVPlan, MemoryPlan
-from kvreuse.plan.rows import CODECS
 from kvreuse.plan.source import PlannedModel
 
 DEFAULT_CONTEXT = 32_768
@@ -42,21 +43,23 @@ class Wish:
             ("--context", self.context, 1),
             ("--parallel", self.parallel, 1),
             ("--shared-prefix", self.shared_prefix, 0),
+            ("--page-size", self.page_size, 1),
         ):
             if value is not None and not least <= value <= UNBOUNDED:
                 raise ConfigError(f"{flag} must be from {least} to {UNBOUNDED:,}, got {value:,}")
-        if self.page_size < 32 or self.page_size % 32 or self.page_size > 1 << 20:
+        check_page_size(self.page_size)
+        if self.codec not in UNIFORM:
             raise ConfigError(
-                f"--page-size must be a positive multiple of 32 tokens, got {self.page_size:,}"
+                f"--kv-cache-dtype {self.codec!r} is not a codec to plan "
+                f"(known: {', '.join(UNIFORM)})"
             )
 
 
 def plan_of(model: PlannedModel, wish: Wish, codec: str | None = None) -> MemoryPlan:
     """The memory plan of a model in the wish's codec, or in another one."""
     return MemoryPlan(
-        KVPlan(model.geometry, codec or wish.codec, wish.page_size),
+        KVPlan(model.shape, codec or wish.codec, wish.page_size),
         model.weight_bytes,
-        model.widths,
         by_reserved=model.served,
         step=StepShape(threads=wish.threads),
     )
@@ -67,7 +70,7 @@ def context_of(model: PlannedModel, wish: Wish) -> int:
 
     ConfigError if the shared prefix is longer.
     """
-    limit = model.geometry.context_length or DEFAULT_CONTEXT
+    limit = model.shape.context_length or DEFAULT_CONTEXT
     context = wish.context or max(min(limit, DEFAULT_CONTEXT), min(limit, wish.shared_prefix))
     if wish.shared_prefix > context:
         raise ConfigError(
@@ -80,15 +83,15 @@ def context_of(model: PlannedModel, wish: Wish) -> int:
 def report(model: PlannedModel, wish: Wish) -> dict[str, Any]:
     """The whole answer. Sizes in bytes."""
     plan, context = plan_of(model, wish), context_of(model, wish)
-    kv, geometry = plan.kv, model.geometry
+    kv, shape = plan.kv, model.shape
     shared, parallel = wish.shared_prefix, wish.parallel
     return {
         "model": {
             "name": model.name,
             "source": model.source,
-            "architecture": geometry.model_type,
-            "layers": len(geometry.layers),
-            "context": geometry.context_length,
+            "architecture": shape.architecture,
+            "layers": shape.num_layers,
+            "context": shape.context_length,
             "served": model.served,
             "unserved_because": model.unserved or None,
             "weights_as": model.weights_as,
@@ -99,7 +102,7 @@ def report(model: PlannedModel, wish: Wish) -> dict[str, Any]:
         "shared_prefix": shared,
         "token": {"needed": kv.token_bytes, "reserved": kv.token_bytes},
         "lasting_token": {"needed": kv.lasting_token_bytes, "reserved": kv.token_bytes},
-        "state": {"needed": geometry.sequence_bytes, "reserved": geometry.sequence_bytes},
+        "state": {"needed": kv.state_bytes, "reserved": kv.state_bytes},
         "page": {"tokens": wish.page_size, "bytes": kv.page_bytes},
         "sequence": _both(kv, context),
         "batch": _both(kv, context, parallel),
@@ -114,7 +117,7 @@ def report(model: PlannedModel, wish: Wish) -> dict[str, Any]:
             "parallel": plan.largest_batch(wish.memory, context, shared),
         },
         "table": _table(plan, context, parallel),
-        "codecs": [_codec(name, model, wish, context) for name in CODECS],
+        "codecs": [_codec(name, model, wish, context) for name in UNIFORM],
     }
 
 
@@ -149,7 +152,7 @@ def _both(kv: KVPlan, tokens: int, parallel: int = 1, shared: int = 0) -> dict[s
 
 def _table(plan: MemoryPlan, context: int, parallel: int) -> list[dict[str, int]]:
     """Keys and values over lengths and batch sizes, and all memory together."""
-    longest = max(plan.kv.geometry.context_length or 4 * DEFAULT_CONTEXT, context)
+    longest = max(plan.kv.shape.context_length or 4 * DEFAULT_CONTEXT, context)
     powers = [1 << power for power in range(9, longest.bit_length()) if 1 << power <= longest]
     lengths = sorted({*powers[-LENGTHS:], context})
     return [

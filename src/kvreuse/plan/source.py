@@ -10,15 +10,13 @@ from kvreuse.errors import ModelFileError
 from kvreuse.model.fetch import folders, hub
 from kvreuse.model.fetch.source import CATALOGUE, resolve
 from kvreuse.model.gguf.container import MAGIC, GGUFFile
-from kvreuse.model.gguf.read import read_spec
-from kvreuse.plan.config_json import SERVED, geometry_of, read_config, text_fields, widths_of
-from kvreuse.plan.engine import widths_of as widths_of_spec
+from kvreuse.model.open import open_checkpoint
+from kvreuse.plan.config_json import SERVED, cache_shape_of, read_config, shape_of, text_fields
 from kvreuse.plan.facts import Fact, facts, find
 from kvreuse.plan.fields import Fields
-from kvreuse.plan.geometry import Geometry, Widths, attention
 from kvreuse.plan.gguf_keys import gguf_config
-from kvreuse.plan.weights import file_bytes, packed_bytes, vector_bytes
-from kvreuse.shape import ModelShape
+from kvreuse.plan.weights import packed_bytes, vector_bytes
+from kvreuse.shape import CacheShape
 
 INDEX = "model.safetensors.index.json"
 
@@ -27,16 +25,15 @@ INDEX = "model.safetensors.index.json"
 class PlannedModel:
     """A model whose memory is known. ``source`` says where from; sizes in bytes.
 
-    ``weight_bytes`` is None where nothing tells it, ``weights_as`` says what they are. ``widths``
-    is None where this engine does not serve the model, and ``unserved`` then says why.
+    ``weight_bytes`` is None where nothing tells it, ``weights_as`` says what they are.
+    ``unserved`` says why this engine does not serve the model; it is empty where it does.
     """
 
     name: str
     source: str
-    geometry: Geometry
+    shape: CacheShape
     weight_bytes: int | None
     weights_as: str
-    widths: Widths | None
     unserved: str = ""
 
     @property
@@ -75,34 +72,23 @@ def with_weights(model: PlannedModel, nbytes: int) -> PlannedModel:
 
 
 def _of_gguf(path: Path, name: str) -> PlannedModel:
-    with GGUFFile(path) as file:
+    with open_checkpoint(path) as checkpoint:
         try:
-            spec = read_spec(file)
+            served = checkpoint.shape
         except ModelFileError as error:
-            reason = str(error).removeprefix(f"{path}: ")
-            fields = Fields(gguf_config(file), str(path))
-            geometry = geometry_of(fields)
-            model_type = file.get("general.architecture", str)
-            return PlannedModel(
-                name,
-                str(path),
-                dataclasses.replace(geometry, model_type=model_type),
-                file_bytes(file),
-                "as in the file",
-                None,
-                reason,
-            )
-        weights = packed_bytes(file) + vector_bytes(file)
-        return PlannedModel(
-            name, str(path), geometry_of_spec(spec), weights, "packed", widths_of_spec(spec)
-        )
+            return _of_unserved_gguf(path, name, str(error).removeprefix(f"{path}: "))
+        tensors = checkpoint.tensors.values()
+        weights = packed_bytes(tensors) + vector_bytes(tensors)
+        return PlannedModel(name, str(path), served, weights, "packed")
 
 
-def geometry_of_spec(spec: ModelShape) -> Geometry:
-    """The geometry of a model that this engine serves."""
-    windows = spec.windows or (None,) * spec.num_layers
-    layers = tuple(attention(spec.num_kv_heads, spec.head_dim, window) for window in windows)
-    return Geometry(spec.architecture, layers, spec.context_length)
+def _of_unserved_gguf(path: Path, name: str, reason: str) -> PlannedModel:
+    """What the keys of a file say, though this engine does not serve it for ``reason``."""
+    with GGUFFile(path) as file:
+        shape = cache_shape_of(Fields(gguf_config(file), str(path)))
+        shape = dataclasses.replace(shape, architecture=file.get("general.architecture", str))
+        nbytes = sum(tensor.nbytes for tensor in file.tensors.values())
+    return PlannedModel(name, str(path), shape, nbytes, "as in the file", reason)
 
 
 def _of_config(path: Path, name: str, weights: int | None = None) -> PlannedModel:
@@ -112,18 +98,19 @@ def _of_config(path: Path, name: str, weights: int | None = None) -> PlannedMode
 
 def _of_fact(fact: Fact) -> PlannedModel:
     fields = text_fields(fact.config, f"facts.toml, {fact.name}")
-    told = f"as published, {fact.bits:g} bits each"
-    return _of_fields(fields, fact.name, f"{fact.source}, known facts", fact.weight_bytes, told)
+    as_published = f"as published, {fact.bits:g} bits each"
+    return _of_fields(
+        fields, fact.name, f"{fact.source}, known facts", fact.weight_bytes, as_published
+    )
 
 
 def _of_fields(
     fields: Fields, name: str, source: str, weights: int | None, weights_as: str
 ) -> PlannedModel:
-    geometry = geometry_of(fields)
-    kind = geometry.model_type
-    widths = widths_of(fields, kind)
+    shape = shape_of(fields)
+    kind = shape.architecture
     reason = "" if kind in SERVED else f"the architecture {kind!r} is not supported"
-    return PlannedModel(name, source, geometry, weights, weights_as, widths, reason)
+    return PlannedModel(name, source, shape, weights, weights_as, reason)
 
 
 def _of_folder(folder: Path) -> PlannedModel:

@@ -1,9 +1,11 @@
-"""Bytes that the weights of a GGUF file will take, by its header alone."""
+"""Bytes that the weights of a checkpoint will take, known before they are read."""
 
 from __future__ import annotations
 
-from kvreuse.model.gguf.container import GGUFFile, TensorInfo
-from kvreuse.model.gguf.ggml import PACKINGS
+from collections.abc import Iterable
+
+from kvreuse.model.tensors import StoredTensor
+from kvreuse.ops.tensor_types import PACKINGS
 
 COLUMNS = 16
 """Rows of a matrix that are packed together (native/kernels.h)."""
@@ -19,28 +21,18 @@ _PAIR_BYTES = {
 }
 
 
-def packed_bytes(file: GGUFFile) -> int:
-    """Bytes of all packed matrices: what ``ModelWeights.nbytes`` is once they are loaded.
-
-    A tensor of a type that the kernels do not serve counts as it lies in the file.
-    """
-    return sum(_matrix_bytes(t) for t in file.tensors.values() if len(t.shape) == 2)
+def packed_bytes(tensors: Iterable[StoredTensor]) -> int:
+    """Bytes of all packed matrices: what ``ModelWeights.nbytes`` is once they are loaded."""
+    return sum(_matrix_bytes(tensor) for tensor in tensors if len(tensor.shape) == 2)
 
 
-def vector_bytes(file: GGUFFile) -> int:
+def vector_bytes(tensors: Iterable[StoredTensor]) -> int:
     """Bytes of all norms and biases, which are kept as float32."""
-    return sum(4 * t.shape[0] for t in file.tensors.values() if len(t.shape) == 1)
+    return sum(4 * tensor.shape[0] for tensor in tensors if len(tensor.shape) == 1)
 
 
-def file_bytes(file: GGUFFile) -> int:
-    """Bytes of all tensors as they lie in the file."""
-    return sum(tensor.nbytes for tensor in file.tensors.values())
-
-
-def _matrix_bytes(tensor: TensorInfo) -> int:
-    packing = PACKINGS.get(tensor.type)
-    if packing is None:
-        return tensor.nbytes
+def _matrix_bytes(tensor: StoredTensor) -> int:
+    packing = PACKINGS[tensor.type]
     rows, columns = tensor.shape
     blocks = -(-rows // COLUMNS)
     if packing.layout in _VALUE_BYTES:

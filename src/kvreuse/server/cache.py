@@ -54,7 +54,7 @@ async def lookup(request: Request) -> Response:
 
     def make() -> tuple[str | None, Int32Array]:
         ask = service.inputs.any(asked, asked.cache_salt)
-        return ask.cache_salt, checked_ids(ask.token_ids, service.llm.spec.vocab_size)
+        return ask.cache_salt, checked_ids(ask.token_ids, service.llm.shape.vocab_size)
 
     salt, ids = await service.prepare(size, make)
     room = room_for_answer(len(ids), asked.max_tokens or 1, engine.max_model_len, cache.pool)

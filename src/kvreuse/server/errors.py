@@ -75,11 +75,11 @@ def as_api_error(error: BaseException) -> APIError:
     if isinstance(error, ContextLengthError):
         message = f"This model's maximum context length is {error.limit} tokens: {error}"
         return APIError(400, message, code="context_length_exceeded")
-    if isinstance(error, RequestError):
-        return APIError(400, str(error), code="invalid_value")
     if isinstance(error, EngineClosedError):
         message = "the engine has ended: try another server, or this one once it was started again"
         return APIError(503, message, code="engine_closed", headers={"retry-after": "5"})
+    if isinstance(error, RequestError):
+        return APIError(400, str(error), code="invalid_value")
     return APIError(500, "the request failed inside the server: its log says why", code="internal")
 
 

@@ -47,7 +47,7 @@ class Inputs:
 
     def check(self, ask: Ask) -> Ask:
         """``ask`` with its tokens as int32. RequestError, with the numbers, if it can never fit."""
-        ids = checked_ids(ask.token_ids, self._llm.spec.vocab_size)
+        ids = checked_ids(ask.token_ids, self._llm.shape.vocab_size)
         limit = self._llm.engine.max_model_len
         room_for_answer(len(ids), ask.params.max_tokens, limit, self._llm.pool)
         return dataclasses.replace(ask, token_ids=ids)

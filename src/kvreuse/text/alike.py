@@ -1,10 +1,10 @@
-"""How far two texts are alike."""
+"""How many characters two texts share at their starts and ends."""
 
 from __future__ import annotations
 
 
 def shared_start(one: str, other: str) -> int:
-    """Characters that both start with."""
+    """How many characters both start with."""
     least, most = 0, min(len(one), len(other))
     while least < most:
         middle = (least + most + 1) // 2
@@ -16,5 +16,5 @@ def shared_start(one: str, other: str) -> int:
 
 
 def shared_end(one: str, other: str) -> int:
-    """Characters that both end with."""
+    """How many characters both end with."""
     return shared_start(one[::-1], other[::-1])

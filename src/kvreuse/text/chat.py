@@ -1,6 +1,6 @@
-"""Chat templates: messages to the text that a model was trained to answer.
+"""Chat templates: from messages to the text that the model was trained on.
 
-Templates are Jinja2 as the ``transformers`` package renders them, in a bounded sandbox.
+Templates are Jinja2, rendered as the ``transformers`` package does, in a sandbox with bounds.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from typing import Any, NoReturn
 
 import jinja2
 
-from kvreuse.errors import RequestError
-from kvreuse.model.gguf.container import GGUFFile
-from kvreuse.model.gguf.header import shown
+from kvreuse.errors import RequestError, shown
 from kvreuse.text.chat_defaults import default_template
 from kvreuse.text.sandbox import BoundedEnvironment, bounded
 from kvreuse.text.tokenizer import Tokenizer
@@ -29,31 +27,15 @@ class RefusedError(jinja2.TemplateError):
 class ChatTemplate:
     """A template and the special tokens that it may name.
 
-    It is compiled when it is first rendered, so that a model with a broken one still serves prompts
-    without it. Encode what it renders without ``add_special_tokens``: it brings its own.
+    It is compiled when it is first rendered, so that a model with a broken template still serves
+    prompts. Encode the rendered text without ``add_special_tokens``: the template writes its own.
     """
 
-    def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
+    def __init__(self, source: str, **special_tokens: str) -> None:
+        """``special_tokens`` are texts of tokens: ``bos_token="<s>"``, ``eos_token="</s>"``."""
         self.source = source
-        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self._tokens = {"bos_token": "", "eos_token": "", **special_tokens}
         self._template: jinja2.Template | None = None
-
-    @classmethod
-    def from_gguf(cls, file: GGUFFile, tokenizer: Tokenizer) -> ChatTemplate | None:
-        """The template of a model file.
-
-        Without one, the default for the turns whose tokens the vocabulary has (``chat_defaults``);
-        ``None`` where it has none of them.
-        """
-        source = file.get("tokenizer.chat_template", str, None) or default_template(tokenizer)
-        if source is None:
-            return None
-        bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_ids
-        return cls(
-            source,
-            bos_token="" if bos is None else tokenizer.token_text(bos),
-            eos_token=tokenizer.token_text(eos[0]) if eos else "",
-        )
 
     def render(
         self,
@@ -66,9 +48,10 @@ class ChatTemplate:
     ) -> str:
         """The prompt for a conversation; each message has a ``role`` and mostly a ``content``.
 
-        ``add_generation_prompt`` ends it where the assistant is to go on; ``kwargs`` are further
-        variables of the template. Raises ``RequestError`` where the messages are no messages, or
-        the template refuses them, is broken, takes seconds or fills the memory.
+        With ``add_generation_prompt`` it ends with the start of the assistant's turn. ``kwargs``
+        are further variables of the template. Raises ``RequestError`` for something else than
+        messages, and where the template refuses them, is broken, or takes too long or too much
+        memory.
         """
         _check_messages(messages)
         variables = {
@@ -86,7 +69,7 @@ class ChatTemplate:
         except jinja2.TemplateSyntaxError as error:
             where = f"line {error.lineno}"
             raise RequestError(f"the chat template is broken: {where}: {_line(error)}") from None
-        except Exception as error:  # anything can come out of somebody's program
+        except Exception as error:  # a template is a program: it may raise anything
             reason = f"{type(error).__name__}: {_line(error)}"
             raise RequestError(f"the chat template fails on the messages: {reason}") from None
 
@@ -99,6 +82,23 @@ class ChatTemplate:
         return self._template
 
 
+def chat_template(templates: Mapping[str, str], tokenizer: Tokenizer) -> ChatTemplate | None:
+    """The template called ``default`` of a model's ``templates``, with the tokenizer's tokens.
+
+    Without one, the standard template for the vocabulary's turns (``chat_defaults``); None where
+    there is none for them either.
+    """
+    source = templates.get("default") or default_template(tokenizer)
+    if source is None:
+        return None
+    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_ids
+    return ChatTemplate(
+        source,
+        bos_token="" if bos is None else tokenizer.token_text(bos),
+        eos_token=tokenizer.token_text(eos[0]) if eos else "",
+    )
+
+
 def _check_messages(messages: Sequence[Message]) -> None:
     if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
         raise RequestError("messages must be a list of at least one message")
@@ -108,7 +108,7 @@ def _check_messages(messages: Sequence[Message]) -> None:
 
 
 def _line(error: Exception) -> str:
-    """What an exception says, within one line of bounded length."""
+    """The message of an exception, on one line of bounded length."""
     return shown(" ".join(str(error).split()))[1:-1]
 
 
@@ -127,7 +127,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as models saw it in training; Jinja2's own escapes HTML and sorts keys."""
+    """JSON as in training; Jinja2's own filter would escape HTML and sort keys."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

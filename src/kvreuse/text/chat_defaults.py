@@ -1,9 +1,9 @@
-"""Chat templates for files that have none, told by the tokens that a vocabulary has.
+"""Chat templates for models without one, chosen by the tokens in the vocabulary.
 
-Only where the tokens that delimit turns are there was a model made for these turns; without any of
-them there is no template, and so no chat. The three formats are those of the models' own templates,
-without their extras: ChatML (Qwen, SmolLM), Llama 3's headers, Gemma's turns, in which a system
-message goes into the first turn of the user, as Gemma has none.
+A vocabulary with the tokens that delimit the turns of a format belongs to a model that was trained
+on that format; without such tokens there is no template, and so no chat. The formats are those of
+the models' own templates, without their extras: ChatML (Qwen, SmolLM), Llama 3's headers, and
+Gemma's turns. Gemma has no system turn: a system message goes into the first turn of the user.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DEFAULTS = (
 
 
 def default_template(tokenizer: Tokenizer) -> str | None:
-    """The template for turns whose tokens the vocabulary has, ``None`` where it has none."""
+    """The first template all of whose tokens the vocabulary has; ``None`` if there is none."""
     for tokens, template in DEFAULTS:
         if all(tokenizer.literal_id(token) is not None for token in tokens):
             return template

@@ -1,7 +1,7 @@
-"""Cuts: how a text falls into words before byte-level BPE merges anything.
+"""Cuts: how a text is cut into words, before byte-level BPE merges the bytes of each word.
 
-Each way has a name, the file's ``tokenizer.ggml.pre``; the cuts here are those of the models' own
-``tokenizer.json``.
+``CUTS`` has them by the names that GGUF files give (``tokenizer.ggml.pre``); they are taken from
+the models' own ``tokenizer.json``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from tokenizers import Regex, pre_tokenizers
 
 @dataclass(frozen=True)
 class Cut:
-    """How the models of one ``pre`` name cut words, and what else that name implies.
+    """How the models of one family cut words, and what else their tokenizers have in common.
 
-    ``patterns`` cut words by regular expressions, each what the one before left; without any
-    GPT-2's does, after each digit became a word of its own where ``digits`` says so.
-    ``ignore_merges`` takes a word that is a token as that token; ``nfc`` composes characters first;
-    ``add_bos`` holds where the file does not say.
+    ``patterns`` are regular expressions, each of which cuts the pieces that the one before left.
+    Without any, words are cut by GPT-2's pattern. ``digits``: each digit becomes a word of its own.
+    ``ignore_merges``: a word that is a token becomes that token, whatever the merges say. ``nfc``:
+    characters are composed first. ``add_bos``: prompts get a BOS token if the file does not say.
     """
 
     patterns: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 def _gpt4(digits: str) -> str:
-    """Words as Llama 3 and Qwen 2 cut them; they differ in how many digits make one."""
+    """Words of Llama 3 and Qwen 2, which differ in ``digits``, the pattern of numbers."""
     return (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
         + digits
@@ -54,9 +54,9 @@ def _gpt4(digits: str) -> str:
 
 
 def _by_case(digits: str, suffix: str = "") -> str:
-    """Words as Mistral NeMo cuts them: where a lower-case letter is followed by an upper-case one.
+    """Words of Mistral NeMo: cut between a lower-case letter and an upper-case one behind it.
 
-    Marks and letters without case count as both.
+    Marks and letters without case count as both cases.
     """
     start, upper, lower = r"[^\r\n\p{L}\p{N}]?", r"\p{Lu}\p{Lt}", r"\p{Ll}"
     both = r"\p{Lm}\p{Lo}\p{M}"

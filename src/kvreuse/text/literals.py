@@ -1,4 +1,4 @@
-"""Literals: tokens that are found in a text as they are, before anything else looks at it."""
+"""Literals: tokens that are found in a text by their exact characters, before it is encoded."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from tokenizers import AddedToken, Tokenizer, models
 
 
 class Literals:
-    """Cuts a text at control and user-defined tokens: the leftmost first, the longest of these."""
+    """Finds control and user-defined tokens: the leftmost first, of several there the longest."""
 
     def __init__(
         self, texts: Mapping[int, str], special: frozenset[int], *, space: str = " "
     ) -> None:
-        """``texts``: token -> its text, with ``space`` for a space.
+        """``texts``: token -> its text, in which spaces are written as ``space``.
 
-        Those in ``special`` are found only where asked for.
+        The tokens in ``special`` are found only with ``parse_special``.
         """
         self._space = space
-        self._rest = max(texts, default=0) + 1  # the id of what lies between
+        self._rest = max(texts, default=0) + 1  # an id for the text between tokens
         plain = sorted(texts.keys() - special)
         self._plain = self._pipeline(texts, plain)
         self._parsing = self._pipeline(texts, [*plain, *sorted(texts.keys() & special)])
 
     def split(self, text: str, *, parse_special: bool) -> Iterator[int | str]:
-        """Token ids, and the texts between them; none is empty."""
+        """The ids of the tokens found, and the texts between them, in order. No text is empty."""
         pipeline = self._parsing if parse_special else self._plain
         if pipeline is None:
             if text:
@@ -35,7 +35,7 @@ class Literals:
             yield text[start:end] if token == self._rest else token
 
     def starts(self, text: str) -> list[int]:
-        """Where in a text the tokens start that are not blank, in characters, special ones too."""
+        """Where tokens start in a text, in characters; special ones too, but no blank ones."""
         if self._parsing is None:
             return []
         found = self._parsing.encode(text.replace(" ", self._space), add_special_tokens=False)
@@ -46,7 +46,7 @@ class Literals:
         ]
 
     def _pipeline(self, texts: Mapping[int, str], ids: Iterable[int]) -> Tokenizer | None:
-        """A tokenizer that knows these tokens, and takes all else as one unknown word."""
+        """A tokenizer with these tokens, to which all other text is one unknown word."""
         tokens = {texts[index]: index for index in ids if texts[index]}
         if not tokens:
             return None

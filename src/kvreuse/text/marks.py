@@ -1,8 +1,8 @@
-"""Marks in the texts of a conversation, and where a template put those texts.
+"""Finds where a chat template put the texts of a conversation, by marks in these texts.
 
-A template may trim, reorder, drop or rewrite what it is given. So every text is given to it with
-marks in it that occur nowhere else; where the marks come out, and nothing but the marks is new, is
-where the text went.
+A template may trim, reorder, drop or rewrite texts. So it is rendered once more with marks in every
+text that occur nowhere else. If the result differs from the first one by the marks alone, they show
+where each text is.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 from kvreuse.text.alike import shared_end, shared_start
 
 UNMARKED = frozenset({"role", "type", "id", "tool_call_id", "index"})
-"""Keys whose values templates compare or check the form of."""
+"""Keys whose values get no marks, since templates compare them or check their form."""
 _SHOWN = frozenset({"content", "text", "description"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """A text of ``owner`` lies in ``[start, end)`` of the rendered text, in characters."""
+    """A text of ``owner`` is at ``[start, end)`` of the rendered text, in characters."""
 
     owner: int
     start: int
@@ -34,18 +34,21 @@ class _Leaf:
     owner: int
     text: str
     offset: int
-    """Characters of ``text`` before a mark inside it."""
+    """Characters of ``text`` before the mark inside it."""
 
 
 class Marker:
-    """Puts marks into texts: around each, or one inside each.
+    """Puts marks into texts: one at each end of a text, or a single one inside it.
 
-    Around is exact. One inside survives templates that look at how a text begins or ends, or cut
-    a piece off it; the text's extent is then where the rendered text agrees with it.
+    Marks at both ends are exact. A mark inside also works with templates that look at how a text
+    begins or ends, or cut a piece off; the text then extends as far as the rendered text agrees
+    with it.
     """
 
     def __init__(self, text: str, inside: float | None = None) -> None:
-        """``text`` is what was rendered without marks; ``inside``: after which share of a text."""
+        """``text`` was rendered without marks. ``inside`` is the share of a text before its mark;
+        None: marks at both ends.
+        """
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         self._name = f"mark{digest[:16]}x"  # letters and digits: nothing escapes them
         self._inside = inside
@@ -53,7 +56,7 @@ class Marker:
         self._leaves: list[_Leaf] = []
 
     def marked(self, value: Any, owner: int) -> Any:
-        """``value`` with marks in every text inside it; its shape stays."""
+        """``value``, a nested structure, with marks in every text in it."""
         if isinstance(value, str):
             return self._mark(value, owner)
         if isinstance(value, Mapping):
@@ -83,7 +86,7 @@ class Marker:
         return f"{before}{name}b{core}{name}e{after}"
 
     def find(self, rendered: str) -> list[Found] | None:
-        """Where the texts are, in order; None where the marks changed more than themselves."""
+        """Where the texts are, in order; None where marks changed the rest of the rendered text."""
         pattern = re.compile(rf"{self._name}(\d+)([bme])")
         if pattern.sub("", rendered) != self._text:
             return None
@@ -95,7 +98,7 @@ class Marker:
             removed += len(mark[0])
             number, kind = int(mark[1]), mark[2]
             if kind == "b":
-                if number in open_at:  # its other end was cut off
+                if number in open_at:  # the mark at its end was cut off
                     found.append(self._around(number, open_at[number], "b"))
                 open_at[number] = at
             elif kind == "e" and number in open_at:
@@ -106,7 +109,7 @@ class Marker:
         return sorted(found, key=lambda one: one.start)
 
     def _around(self, number: int, at: int, kind: str) -> Found:
-        """The extent of a text of which one mark, at ``at``, is left: as far as it agrees."""
+        """A text with one mark, which is at ``at``: it extends as far as the two texts agree."""
         leaf = self._leaves[number]
         split = {"b": 0, "m": leaf.offset, "e": len(leaf.text)}[kind]
         before = self._text[max(0, at - split) : at]
@@ -121,14 +124,15 @@ def found_texts(
 ) -> list[Found] | None:
     """Where the texts in ``values`` are in ``text``, which is ``render(values)``.
 
-    None where the template defeats it. The owner of a text is its place in ``values``.
+    None where the template does not let them be found. The owner of a text is its place in
+    ``values``.
     """
     for inside in (None, 0.5, 0.8, 0.2):
         marker = Marker(text, inside)
         marked = [marker.marked(value, owner) for owner, value in enumerate(values)]
         try:
             found = marker.find(render(marked))
-        except Exception:  # a template may refuse what is marked
+        except Exception:  # a template may refuse texts with marks
             continue
         if found is not None:
             return found

@@ -1,4 +1,4 @@
-"""From tokens to the characters of the text that they spell."""
+"""Where in a text each of its tokens is, in characters."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def token_offsets(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[i
     """Where in ``text`` each of its tokens starts, in characters, and where the last one ends.
 
     ``ids`` may be only the first tokens of the text. A space that encoding put in front of a piece,
-    and a special token that is not in the text (BOS), take no characters. A token that starts
-    inside a character counts from that character. None where the tokens do not spell the text,
-    as where the tokenizer normalises it.
+    and a special token that is not in the text (BOS), take no characters. For a token that starts
+    inside a character, that character's place counts. None where the tokens do not spell the text,
+    for example because the tokenizer normalises it.
     """
     raw = text.encode("utf-8", "surrogatepass")
     at = 0
@@ -32,14 +32,14 @@ def token_offsets(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[i
         starts.append(at)
     leading = (np.frombuffer(raw, dtype=np.uint8) & 0xC0) != 0x80
     characters = np.concatenate([[0], np.cumsum(leading)])
-    # Before a byte that continues a character that one has been counted, but has not ended.
+    # The character of a byte that continues it has been counted already, but has not ended.
     inside = np.concatenate([~leading, [False]])
     offsets: list[int] = (characters - inside)[starts].tolist()
     return offsets
 
 
 def spells(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> bool:
-    """Whether the tokens are ``text``, from its first character to its last, and nothing else."""
+    """Whether the tokens spell the whole of ``text`` and nothing else."""
     offsets = token_offsets(tokenizer, ids, text)
     if offsets is None or offsets[-1] != len(text):
         return False
@@ -50,6 +50,6 @@ def spells(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> bool:
 
 
 def token_at(tokenizer: Tokenizer, ids: Sequence[int], text: str, character: int) -> int:
-    """How many tokens of ``text`` lie in full before this character; 0 if they do not spell it."""
+    """How many tokens of ``text`` end before this character; 0 if they do not spell it."""
     offsets = token_offsets(tokenizer, ids, text)
     return 0 if offsets is None else bisect_right(offsets, character) - 1

@@ -1,4 +1,4 @@
-"""Parts of a chat prompt: system text, tools, messages, and what the template adds of its own."""
+"""Parts of a chat prompt: system text, tools, messages, and the template's own text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SYSTEM_ROLES = ("system", "developer")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a prompt. ``index`` counts tools or messages from 0, as lists of them do."""
+    """A part of a prompt. ``index`` is its place in the list of tools or messages, from 0."""
 
     kind: Literal["system", "tool", "message", "template"]
     index: int | None = None
     role: str | None = None
 
     def __str__(self) -> str:
-        """As a person reads it, counted from 1: ``message 3 (user)``."""
+        """For people, so counted from 1: ``message 3 (user)``."""
         if self.kind == "system":
             return "system text"
         if self.kind == "template":
@@ -37,7 +37,7 @@ TEMPLATE = Part("template")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Span:
-    """``part`` lies in ``[start, end)`` of the prompt's text, in characters."""
+    """``part`` is at ``[start, end)`` of the prompt's text, in characters."""
 
     part: Part
     start: int
@@ -45,15 +45,15 @@ class Span:
 
 
 class PromptParts:
-    """Which part of a prompt a character lies in."""
+    """Finds the part of a prompt that a character belongs to."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
-        """``spans`` in order, none inside another; what is in none of them is the template's."""
+        """``spans`` are in order and do not overlap; text outside them is the template's."""
         self.spans = tuple(spans)
         self._starts = [span.start for span in spans]
 
     def at(self, character: int) -> Part:
-        """The part that the character at this offset lies in, or that ends right before it."""
+        """The part with the character at this offset, else the one that ends right before it."""
         span = self.span_at(character)
         return TEMPLATE if span is None else span.part
 
@@ -65,11 +65,11 @@ class PromptParts:
         return None
 
     def span_of(self, part: Part) -> Span | None:
-        """Where ``part`` is; None where the template has dropped it or defeats the search."""
+        """Where ``part`` is; None where it was dropped by the template or cannot be found."""
         return next((span for span in self.spans if span.part == part), None)
 
     def message(self, index: int) -> Span | None:
-        """Where the message at ``index`` is, the system's text too; None as for ``span_of``."""
+        """Where the message at ``index`` is, which may be the system text; None as above."""
         spans = (span for span in self.spans if span.part.kind in ("system", "message"))
         return next((span for span in spans if span.part.index == index), None)
 
@@ -83,9 +83,9 @@ def prompt_parts(
     tools: Sequence[Mapping[str, Any]] | None = None,
     **options: Any,
 ) -> PromptParts:
-    """The parts of ``text``, which is what ``template`` makes of these messages, tools, options.
+    """The parts of ``text``, which ``template`` renders of these messages, tools and options.
 
-    Where a template rewrites what it is given, so that nothing can be found, all is ``template``.
+    Where the template rewrites them so that they cannot be found, all text is the template's.
     """
     tools = tools or ()
     count = len(tools)
@@ -109,7 +109,7 @@ def _part_of(index: int, message: Message) -> Part:
 
 
 def _merged(found: list[Found]) -> list[Found]:
-    """Neighbours of one owner as one, with what the template wrote between them."""
+    """Neighbours of one owner joined, with the template's text between them."""
     merged: list[Found] = []
     for one in found:
         if merged and merged[-1].owner == one.owner:
@@ -120,7 +120,7 @@ def _merged(found: list[Found]) -> list[Found]:
 
 
 def _widened(span: Span, text: str, tools: Sequence[Mapping[str, Any]]) -> Span:
-    """A tool with the braces and keys around its texts, where it was printed as JSON."""
+    """The span of a tool widened to the whole of its JSON, where it was printed as JSON."""
     if span.part.kind != "tool" or span.part.index is None:
         return span
     for indent in (None, 4, 2):
@@ -132,7 +132,7 @@ def _widened(span: Span, text: str, tools: Sequence[Mapping[str, Any]]) -> Span:
 
 
 def _ordered(spans: list[Span]) -> list[Span]:
-    """The spans cut where they overlap, as where a template nests one text in another."""
+    """The spans, shortened where they overlap (a template may nest one text in another)."""
     ordered: list[Span] = []
     for span in spans:
         start = max(span.start, ordered[-1].end if ordered else 0)

@@ -1,8 +1,9 @@
-"""A Jinja2 sandbox with bounds: for templates that come with a model file, so from anybody.
+"""A Jinja2 sandbox with bounds, for templates of model files, which anybody may have written.
 
-Jinja2's sandbox keeps a template away from Python's internals, but lets it run for ever or fill the
-memory. Here all loops, calls, filters and operators look at a clock, what they make is charged to a
-budget, and what multiplies sizes (``*``, ``replace``, ``center``) is refused before it is computed.
+Jinja2's sandbox keeps a template away from Python's internals, but it may still run for ever or
+fill the memory. Here all loops, calls, filters and operators check a clock, the size of each value
+is taken from a budget, and operations that multiply sizes (``*``, ``replace``, ``center``) are
+refused before they are computed if their result could be too large.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from jinja2.utils import Namespace
 
 MAX_SECONDS = 5.0
 MAX_SIZE = 1 << 25  # characters of one value: a prompt of some 8 million tokens
-ITEM_SIZE = 32  # what an item of a list counts, besides its own characters
-MAX_TOTAL = 1 << 28  # of all values that a template makes
+ITEM_SIZE = 32  # the size of an item of a list, besides its own characters
+MAX_TOTAL = 1 << 28  # of all values that a template computes
 MAX_PRODUCT = 1 << 27  # of the sizes of a call's arguments
 MAX_BITS = 1 << 12  # of an integer
 MAX_SOURCE = 1 << 20  # characters of a template
@@ -37,12 +38,12 @@ T = TypeVar("T")
 
 
 class BoundsError(jinja2.TemplateError):
-    """A template that takes too long, or wants too much memory."""
+    """A template takes too long, or needs too much memory."""
 
 
 @dataclass
 class _Budget:
-    """What is left to one rendering."""
+    """The time and the memory that one rendering may still use."""
 
     deadline: float  # on the monotonic clock
     left: int = MAX_TOTAL
@@ -72,7 +73,7 @@ def bounded(function: Callable[[], str]) -> str:
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """The environment of chat templates, blocks trimmed as they expect. Use within ``bounded``."""
+    """The environment of chat templates, with blocks trimmed. Use it within ``bounded``."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -87,7 +88,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.filters = guarded | {"_paced": _paced, "_joined": _joined, "_printed": _printed}
 
     def load(self, source: str) -> jinja2.Template:
-        """The template of a source text, its loops, joins and prints put under the budget."""
+        """Compile a template so that its loops, joins and prints use the budget."""
         if len(source) > MAX_SOURCE:
             raise BoundsError(f"is longer than {MAX_SOURCE} characters")
         tree = self.parse(source)
@@ -104,7 +105,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return _budget.get().spend_on(super().call_binop(context, operator, left, right))
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """A call of a method, a global or a macro; a macro is bounded by what is in it."""
+        """A call of a method, a global or a macro. A macro's own operations are bounded already."""
         if isinstance(function, Macro):
             _budget.get().spend(1)
         else:
@@ -115,7 +116,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class GenerationTag(Extension):
-    """``{% generation %}``: marks an answer for training; in a prompt it is what is in it."""
+    """``{% generation %}`` marks an answer for training; in a prompt, only its content counts."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -133,7 +134,7 @@ def _filter(name: str, node: nodes.Node) -> nodes.Filter:
 
 
 def _replace_joins(node: nodes.Node) -> None:
-    """Turn every ``a ~ b`` below a node into a filter of a list, which sees the sizes."""
+    """Turn every ``a ~ b`` below a node into a filter of a list, which checks the sizes."""
     for child in node.iter_child_nodes():
         _replace_joins(child)
     for field, value in list(node.iter_fields()):
@@ -151,7 +152,7 @@ def _without_join(node: Any) -> Any:
 
 @jinja2.pass_context  # a filter that takes the context is not evaluated while compiling
 def _paced(_context: Context, items: Iterable[Any]) -> Iterator[Any]:
-    """The items of a loop, with a look at the clock before each."""
+    """The items of a loop, with a check of the clock before each."""
     for item in items:
         _budget.get().spend(1)
         yield item
@@ -170,7 +171,7 @@ def _joined(_context: Context, values: list[Any]) -> str:
 
 
 def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter under the budget."""
+    """A filter that checks its arguments, and whose results use the budget."""
 
     @functools.wraps(function)  # keeps the mark that says whether Jinja2 passes a context
     def guarded(*args: Any, **kwargs: Any) -> Any:

@@ -1,9 +1,9 @@
-"""SentencePiece BPE out of a file's metadata (``tokenizer.ggml.model`` is ``llama``).
+"""SentencePiece BPE: Llama 2, Mistral, TinyLlama, Gemma (Kudo and Richardson, 2018).
 
-As Llama 2, Mistral, TinyLlama and Gemma use it (Kudo and Richardson, 2018; ``bpe_model.cc`` of the
-package ``sentencepiece``): a space is written ``▁``, and of all neighbours that together are a
-piece those are joined first whose piece has the highest score, the leftmost of equals. A list of
-merges cannot say this: two pairs that make one piece have one score, but would have two ranks.
+As ``bpe_model.cc`` of the package ``sentencepiece``: a space is written ``▁``, and of all
+neighbours that together are a piece those are joined first whose piece has the highest score, the
+leftmost of equals. A list of merges cannot say this: two pairs that make one piece have one score,
+but would have two ranks.
 """
 
 from __future__ import annotations
@@ -12,24 +12,17 @@ import re
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
-import numpy as np
-
-from kvreuse.model.gguf.container import GGUFFile
-from kvreuse.model.gguf.header import shown
+from kvreuse.errors import shown
 from kvreuse.text.literals import Literals
 from kvreuse.text.vocabulary import (
     LITERAL_KINDS,
     SPECIAL_KINDS,
-    Defaults,
+    ScoredPieces,
     TokenKind,
     Vocabulary,
-    read_vocabulary,
-    tokenizer_error,
 )
 
 SPACE = "\u2581"
-# Where a file does not say, as llama.cpp: the first three tokens of Llama 2.
-DEFAULTS = Defaults(add_bos=True, unknown=0, bos=1, eos=2)
 MAX_REMEMBERED = 1 << 15  # words whose ids are remembered: a few MB
 MAX_REMEMBERED_LENGTH = 32
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
@@ -43,39 +36,23 @@ class SentencePieceBPE:
     otherwise a run of such characters becomes one unknown token, and nothing if there is none.
     """
 
-    def __init__(
-        self,
-        vocabulary: Vocabulary,
-        scores: list[float],
-        byte_ids: dict[int, int],
-        *,
-        space_prefix: bool,
-    ) -> None:
-        """``scores``: one a token. ``byte_ids``: byte -> token."""
-        self.vocabulary = vocabulary
-        self.space_prefix = space_prefix
+    def __init__(self, vocabulary: Vocabulary, pieces: ScoredPieces) -> None:
+        """Raises ``ModelFileError`` where a byte token does not say which byte it is."""
         tokens, kinds = vocabulary.tokens, vocabulary.kinds
+        self.space_prefix = pieces.space_prefix
+        self._tokens = tokens
+        self._special = vocabulary.ids_of(*SPECIAL_KINDS)
+        self._unknown = vocabulary.unknown_token_id
         normal = [index for index, kind in enumerate(kinds) if kind == TokenKind.NORMAL]
         self._ids = {tokens[index]: index for index in normal}
-        self._costs = {tokens[index]: -scores[index] for index in normal}
-        self._byte_of = {token: byte for byte, token in byte_ids.items()}
+        self._costs = {tokens[index]: -pieces.scores[index] for index in normal}
+        self._byte_of = _bytes_of(vocabulary)
+        byte_ids = {byte: token for token, byte in self._byte_of.items()}
         self._byte_ids = byte_ids if len(byte_ids) == 256 else None
-        literal = vocabulary.ids_of(LITERAL_KINDS)
-        texts = {index: tokens[index].replace(" ", SPACE) for index in literal}
-        self.literals = Literals(texts, vocabulary.ids_of(SPECIAL_KINDS), space=SPACE)
+        texts = {i: tokens[i].replace(" ", SPACE) for i in vocabulary.ids_of(*LITERAL_KINDS)}
+        self.literals = Literals(texts, self._special, space=SPACE)
         self._words = _word_pattern(self._ids)
         self._remembered: dict[str, list[int]] = {}
-
-    @classmethod
-    def from_gguf(cls, file: GGUFFile) -> SentencePieceBPE:
-        """Raises ``ModelFileError`` where the file contradicts itself."""
-        vocabulary = read_vocabulary(file, DEFAULTS)
-        return cls(
-            vocabulary,
-            _scores(file, len(vocabulary.tokens)),
-            _byte_tokens(file, vocabulary),
-            space_prefix=file.get("tokenizer.ggml.add_space_prefix", bool, True),
-        )
 
     def encode(self, text: str, *, parse_special: bool) -> list[int]:
         """The ids of a text of valid Unicode, without BOS and EOS."""
@@ -96,10 +73,9 @@ class SentencePieceBPE:
         return self._text(token_id).encode() if byte is None else bytes((byte,))
 
     def _text(self, token_id: int) -> str:
-        """What a token that is no byte stands for. Control tokens are literal throughout."""
-        token = self.vocabulary.tokens[token_id]
-        special = self.vocabulary.kinds[token_id] in SPECIAL_KINDS
-        return token if special else token.replace(SPACE, " ")
+        """The text of a token that is no byte. In a control token, ``▁`` is no space."""
+        token = self._tokens[token_id]
+        return token if token_id in self._special else token.replace(SPACE, " ")
 
     def _encode_word(self, word: str) -> list[int]:
         ids = list(self._ids_of(join(word, self._costs)))
@@ -110,8 +86,8 @@ class SentencePieceBPE:
         return ids
 
     def _ids_of(self, pieces: list[str]) -> Iterator[int]:
-        """The ids of pieces; what is none is a single character."""
-        unknown, after_unknown = self.vocabulary.unknown_token_id, False
+        """The ids of the parts that ``join`` made: pieces, and single characters that are none."""
+        unknown, after_unknown = self._unknown, False
         for piece in pieces:
             token = self._ids.get(piece)
             if token is not None:
@@ -126,8 +102,8 @@ class SentencePieceBPE:
 def join(word: str, costs: dict[str, float]) -> list[str]:
     """Join neighbouring parts of a word while two make a piece, cheapest first, then leftmost.
 
-    ``costs``: piece -> the negative of its score. What comes back is pieces, and characters that
-    are none. Takes ``O(n log n)`` for ``n`` characters.
+    ``costs``: piece -> the negative of its score. The result is pieces, and single characters that
+    are no pieces. Takes ``O(n log n)`` for ``n`` characters.
     """
     parts = list(word)  # a part that was joined to its left neighbour is empty
     count = len(parts)
@@ -142,7 +118,7 @@ def join(word: str, costs: dict[str, float]) -> list[str]:
     while queue:
         _, left, right, length = heappop(queue)
         if not parts[left] or not parts[right] or len(parts[left]) + len(parts[right]) != length:
-            continue  # one of the two was joined to something else meanwhile
+            continue  # one of the two has been joined to another part since
         joined = parts[left] + parts[right]
         parts[left], parts[right] = joined, ""
         behind[left] = end = behind[right]
@@ -156,9 +132,10 @@ def join(word: str, costs: dict[str, float]) -> list[str]:
 
 
 def _word_pattern(pieces: dict[str, int]) -> re.Pattern[str]:
-    """Cuts before each run of ``▁``, unless a piece goes on over the cut: so no join ever would.
+    """Cuts a text into words that can be joined one by one: no piece reaches from one to the next.
 
-    In real vocabularies almost no piece has a ``▁`` behind anything else (Gemma: ``>▁</``).
+    The cuts lie before each run of ``▁``, except behind a character that some piece has before a
+    ``▁``. In real vocabularies hardly any piece does (Gemma: ``>▁</``).
     """
     within = {
         piece[at - 1]
@@ -174,21 +151,13 @@ def _word_pattern(pieces: dict[str, int]) -> re.Pattern[str]:
     return re.compile(word)
 
 
-def _scores(file: GGUFFile, count: int) -> list[float]:
-    key = "tokenizer.ggml.scores"
-    scores = file.get(key, np.ndarray)
-    if len(scores) != count or scores.dtype.kind not in "fiu" or np.isnan(scores).any():
-        raise tokenizer_error(file, f"'{key}' must hold {count} numbers, one a token")
-    return [float(score) for score in scores.tolist()]
-
-
-def _byte_tokens(file: GGUFFile, vocabulary: Vocabulary) -> dict[int, int]:
-    """Byte -> token, for the tokens of kind byte: ``<0x0A>`` is a line feed."""
+def _bytes_of(vocabulary: Vocabulary) -> dict[int, int]:
+    """Token -> byte, for the tokens of kind byte: ``<0x0A>`` is a line feed."""
     found: dict[int, int] = {}
-    for index in sorted(vocabulary.ids_of((TokenKind.BYTE,))):
+    for index in sorted(vocabulary.ids_of(TokenKind.BYTE)):
         match = _BYTE_TOKEN.fullmatch(vocabulary.tokens[index])
         if match is None:
             text = shown(vocabulary.tokens[index])
-            raise tokenizer_error(file, f"the byte token {index} must read like <0x0A>, not {text}")
-        found[int(match[1], 16)] = index
+            raise vocabulary.error(f"the byte token {index} must read like <0x0A>, not {text}")
+        found[index] = int(match[1], 16)
     return found

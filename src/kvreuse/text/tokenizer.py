@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
-from kvreuse.errors import RequestError
-from kvreuse.model.gguf.container import GGUFFile
-from kvreuse.model.gguf.header import shown
+from kvreuse.errors import RequestError, shown
 from kvreuse.text.bpe import ByteLevelBPE
+from kvreuse.text.literals import Literals
 from kvreuse.text.sentencepiece import SentencePieceBPE
-from kvreuse.text.vocabulary import LITERAL_KINDS, SPECIAL_KINDS, TokenModel, tokenizer_error
+from kvreuse.text.vocabulary import LITERAL_KINDS, SPECIAL_KINDS, BytePairs, Vocabulary
 
-# ``tokenizer.ggml.model`` -> what reads it.
-MODELS: dict[str, Callable[[GGUFFile], TokenModel]] = {
-    "gpt2": ByteLevelBPE.from_gguf,
-    "llama": SentencePieceBPE.from_gguf,
-}
+
+class TokenModel(Protocol):
+    """What the kinds of tokenizers have in common: text to ids, and an id to bytes."""
+
+    space_prefix: bool
+    """Whether encoding puts a space in front of a text, which decoding takes away again."""
+    literals: Literals
+    """Finds control and user-defined tokens in a text."""
+
+    def encode(self, text: str, *, parse_special: bool) -> list[int]:
+        """The ids of a text of valid Unicode, without BOS and EOS."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token adds to a text; its id lies within the vocabulary."""
 
 
 class Tokenizer:
-    """A tokenizer of either kind. To its users it never changes, so threads may share it.
+    """A tokenizer of either kind. Threads may share it: what it returns never changes.
 
-    ``vocab_size`` counts the tokens; ``bos_token_id`` opens a prompt where ``add_bos`` says so, and
-    the first of ``eos_token_ids`` closes it where ``add_eos`` does; each of these ends an answer,
-    the first is the one that the file calls EOS.
+    ``vocab_size`` counts the tokens. ``bos_token_id`` opens a prompt if ``add_bos`` is set, and the
+    first of ``eos_token_ids``, the model's own EOS, closes it if ``add_eos`` is. Each of
+    ``eos_token_ids`` ends an answer.
     """
 
     vocab_size: int
@@ -33,48 +42,34 @@ class Tokenizer:
     add_bos: bool
     add_eos: bool
 
-    def __init__(self, model: TokenModel) -> None:
-        vocabulary = model.vocabulary
-        self._model = model
-        self._special = vocabulary.ids_of(SPECIAL_KINDS)
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        """Raises ``ModelFileError`` where the vocabulary contradicts itself."""
+        self._model = _token_model(vocabulary)
+        self._special = vocabulary.ids_of(*SPECIAL_KINDS)
         self._literals = {
-            vocabulary.tokens[index]: index for index in vocabulary.ids_of(LITERAL_KINDS)
+            vocabulary.tokens[index]: index for index in vocabulary.ids_of(*LITERAL_KINDS)
         }
         self._bytes: dict[int, bytes] = {}
-        self.space_prefix = model.space_prefix
+        self.space_prefix = self._model.space_prefix
         self.vocab_size = len(vocabulary.tokens)
         self.bos_token_id = vocabulary.bos_token_id
         self.eos_token_ids = vocabulary.eos_token_ids
         self.add_bos = vocabulary.add_bos
         self.add_eos = vocabulary.add_eos
 
-    @classmethod
-    def from_gguf(cls, file: GGUFFile) -> Tokenizer:
-        """The tokenizer that the file describes.
-
-        Raises ``ModelFileError`` where it is neither byte-level BPE nor SentencePiece BPE, cuts
-        words in a way that is not known here, or contradicts itself.
-        """
-        kind = file.get("tokenizer.ggml.model", str)
-        if (read := MODELS.get(kind)) is None:
-            known = ", ".join(map(repr, MODELS))
-            message = f"the tokenizer {shown(kind)} is not supported (supported: {known})"
-            raise tokenizer_error(file, message)
-        return cls(read(file))
-
     def encode(
         self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
     ) -> list[int]:
         """The token ids of a text.
 
-        ``add_special_tokens`` puts the BOS token in front and the EOS token behind where the model
-        wants them (``add_bos``, ``add_eos``); leave it out for a text that a chat template made.
-        ``parse_special`` reads the text of a control token (``<|im_end|>``) as that token; without
-        it, it is text like any other. What the vocabulary lacks becomes its unknown token, and
-        where it has none is dropped, as by the model's own tokenizer.
+        ``add_special_tokens`` adds the BOS token in front and the EOS token behind where the model
+        wants them (``add_bos``, ``add_eos``); pass False for a text from a chat template.
+        ``parse_special`` reads the text of a control token (``<|im_end|>``) as that token; else it
+        is encoded like any other text. A character that the vocabulary lacks becomes the unknown
+        token, or is dropped if there is none, as by the model's own tokenizer.
 
         Raises ``RequestError`` where the text is not valid Unicode (a lone surrogate), and where
-        nothing is left of it.
+        all of it would be dropped.
         """
         check_unicode(text)
         ids = self._model.encode(text, parse_special=parse_special)
@@ -93,10 +88,10 @@ class Tokenizer:
         skip_special_tokens: bool = True,
         continuation: bool = False,
     ) -> str:
-        """The text of the ids. Bytes that are no UTF-8 become U+FFFD, one a maximal subpart.
+        """The text of the ids. Bytes that are no UTF-8 become U+FFFD, one for each maximal subpart.
 
-        Where ``encode`` puts a space in front of a text (``space_prefix``), one at its start is
-        taken away, unless the ids are a ``continuation`` of other text.
+        Where ``encode`` puts a space in front of a text (``space_prefix``), a space at the start is
+        removed, unless the ids are a ``continuation`` of other text.
         Raises ``RequestError`` for an id outside the vocabulary.
         """
         skipped = self._special if skip_special_tokens else ()
@@ -116,7 +111,7 @@ class Tokenizer:
         return raw
 
     def token_text(self, token_id: int) -> str:
-        """A token by itself as text, with U+FFFD for bytes that are no character by themselves."""
+        """The text of one token, with U+FFFD for bytes that are no whole character."""
         return self.token_bytes(token_id).decode(errors="replace")
 
     def is_special(self, token_id: int) -> bool:
@@ -124,10 +119,10 @@ class Tokenizer:
         return token_id in self._special
 
     def literal_starts(self, text: str) -> list[int]:
-        """Where control and user-defined tokens stand in a text, in characters; not blank ones.
+        """Where control and user-defined tokens start in a text, in characters; no blank ones.
 
-        Encoding, with ``parse_special``, cuts a text there first of all: what lies before and what
-        starts there have the tokens that they have by themselves.
+        Encoding with ``parse_special`` cuts a text at these places first: the text before such a
+        place and the text from it on have the same tokens together as each has alone.
         """
         return self._model.literals.starts(text)
 
@@ -136,12 +131,19 @@ class Tokenizer:
         return self._literals.get(text)
 
 
+def _token_model(vocabulary: Vocabulary) -> TokenModel:
+    algorithm = vocabulary.algorithm
+    if isinstance(algorithm, BytePairs):
+        return ByteLevelBPE(vocabulary, algorithm)
+    return SentencePieceBPE(vocabulary, algorithm)
+
+
 class IncrementalDecoder:
     """The text of one sequence, as its tokens come.
 
-    ``push`` returns the text that is certain, and holds back the bytes of a character that later
-    tokens may complete. All pushes and a ``flush`` at the end make ``Tokenizer.decode`` of all,
-    with the same ``skip_special_tokens`` and ``continuation``.
+    ``push`` returns the text that is final, and holds back bytes that later tokens may complete to
+    a character. The texts of all pushes and of a ``flush`` at the end are together those of
+    ``Tokenizer.decode`` of all tokens, with the same ``skip_special_tokens`` and ``continuation``.
     """
 
     def __init__(
@@ -157,7 +159,7 @@ class IncrementalDecoder:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_id: int) -> str:
-        """The text that this token makes certain; may be empty."""
+        """The text that is final with this token; may be empty."""
         if self._skip and self._tokenizer.is_special(token_id):
             return ""
         raw = self._tokenizer.token_bytes(token_id)
@@ -167,12 +169,12 @@ class IncrementalDecoder:
         return self._decoder.decode(raw)
 
     def flush(self) -> str:
-        """What was held back, as U+FFFD: the sequence is over."""
+        """The bytes held back, as U+FFFD; call it when the sequence is over."""
         return self._decoder.decode(b"", final=True)
 
 
 def check_unicode(text: str) -> None:
-    """Raise ``RequestError`` for a text with a lone surrogate, as undecodable input leaves."""
+    """Raise ``RequestError`` for a text with a lone surrogate, which undecodable input leaves."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -12,7 +12,7 @@ import pytest
 from kvreuse.api.ask import Ask
 from kvreuse.api.outputs import CompletionOutput, Delta
 from kvreuse.api.sampling_params import SamplingParams
-from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.model.open import open_checkpoint
 from kvreuse.text.tokenizer import Tokenizer
 
 from ..paging import Logits, make_engine, steps
@@ -24,8 +24,8 @@ PARAMS = SamplingParams(temperature=0, max_tokens=100)
 @pytest.fixture(scope="module")
 def tokenizer(model_path: Path) -> Iterator[Tokenizer]:
     """The real model's."""
-    with GGUFFile(model_path) as file:
-        yield Tokenizer.from_gguf(file)
+    with open_checkpoint(model_path) as checkpoint:
+        yield Tokenizer(checkpoint.vocabulary)
 
 
 class Script:

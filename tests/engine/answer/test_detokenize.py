@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvreuse.engine.answer.detokenize import TextStream, first_stop, held_length
-from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.model.open import open_checkpoint
 from kvreuse.text.tokenizer import IncrementalDecoder, Tokenizer
 
 
 @pytest.fixture(scope="module")
 def tokenizer(model_path: Path) -> Iterator[Tokenizer]:
     """The real model's."""
-    with GGUFFile(model_path) as file:
-        yield Tokenizer.from_gguf(file)
+    with open_checkpoint(model_path) as checkpoint:
+        yield Tokenizer(checkpoint.vocabulary)
 
 
 def plain_cut(text: str, stops: list[str], *, include: bool = False) -> tuple[str, str | None]:

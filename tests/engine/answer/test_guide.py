@@ -280,7 +280,7 @@ def test_without_the_package_one_line_says_what_to_install(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    monkeypatch.setattr(llm.engine, "guides", Guides(llm.tokenizer, llm.spec.vocab_size))
+    monkeypatch.setattr(llm.engine, "guides", Guides(llm.tokenizer, llm.shape.vocab_size))
     with pytest.raises(RequestError, match=r'pip install "kvreuse\[server\]"$'):
         llm.generate(PROMPT, asked(GREEDY, regex="a"))
     assert answer(llm, GREEDY).text
@@ -289,11 +289,11 @@ def test_without_the_package_one_line_says_what_to_install(
 def test_masks_are_those_of_every_token_tried(llm: LLM) -> None:
     """A mask against the definition: a token is allowed if its bytes lead on to a whole choice."""
     choices = ["Portugal", "Poland", "Paris in spring"]
-    guide = Guides(llm.tokenizer, llm.spec.vocab_size).guide(StructuredOutputs(choice=choices))
+    guide = Guides(llm.tokenizer, llm.shape.vocab_size).guide(StructuredOutputs(choice=choices))
     assert guide is not None
     said = b""
     for token in llm.tokenizer.encode("Paris in spring"):
-        texts = [llm.tokenizer.token_bytes(index) for index in range(llm.spec.vocab_size)]
+        texts = [llm.tokenizer.token_bytes(index) for index in range(llm.shape.vocab_size)]
         expected = {
             index
             for index, text in enumerate(texts)

@@ -13,7 +13,7 @@ from kvreuse.api.structured_outputs import StructuredOutputs
 from kvreuse.engine.answer.guide.guide import Guides
 from kvreuse.engine.answer.guide.tokens import TokenizerWrapper, llguidance_tokenizer
 from kvreuse.errors import RequestError
-from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.model.open import open_checkpoint
 from kvreuse.text.tokenizer import Tokenizer
 
 from ...text.test_sentencepiece import ID, tokenizer
@@ -24,8 +24,8 @@ TEXTS = st.text("abc s▁\n<>é😀", max_size=12)
 @pytest.fixture(scope="module")
 def real(real_model: Path) -> Iterator[Tokenizer]:
     """A real model's."""
-    with GGUFFile(real_model) as file:
-        yield Tokenizer.from_gguf(file)
+    with open_checkpoint(real_model) as checkpoint:
+        yield Tokenizer(checkpoint.vocabulary)
 
 
 @pytest.fixture(scope="module")

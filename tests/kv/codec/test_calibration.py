@@ -13,9 +13,10 @@ from safetensors.numpy import load_file, save_file
 
 from kvreuse.errors import ConfigError
 from kvreuse.kv.codec.calibration import FORMAT, Calibration
+from kvreuse.shape import LayerShape, attention
 
 LAYERS, HEADS, HEAD_DIM = 3, 2, 32
-GEOMETRY = {"num_layers": LAYERS, "num_kv_heads": HEADS, "head_dim": HEAD_DIM}
+SHAPES = (attention(HEADS, HEAD_DIM),) * LAYERS
 
 
 def full(**changes: Any) -> Calibration:
@@ -84,13 +85,22 @@ def test_another_model_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"of another model .* kvreuse calibrate"):
         full().check_model("ef" * 32)
     full().check_model("ab" * 32)
-    full().check_geometry(**GEOMETRY)
+    full().check_layers(SHAPES)
 
 
-@pytest.mark.parametrize("name", list(GEOMETRY))
-def test_another_geometry_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"are of shape \[.*\], the model has"):
-        full().check_geometry(**{**GEOMETRY, name: GEOMETRY[name] + 1})
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        (SHAPES[1:], "2 layers and 2 KV heads of 32 channels"),
+        ((attention(HEADS + 1, HEAD_DIM),) * LAYERS, "3 layers and 3 KV heads of 32 channels"),
+        ((attention(HEADS, HEAD_DIM + 1),) * LAYERS, "3 layers and 2 KV heads of 33 channels"),
+        ((*SHAPES[1:], attention(4, 64)), "3 layers and 2 or 4 KV heads of 32 or 64 channels"),
+    ],
+    ids=["layers", "heads", "channels", "one layer"],
+)
+def test_other_layers_are_refused(layers: tuple[LayerShape, ...], words: str) -> None:
+    with pytest.raises(ConfigError, match=rf"are of shape \[.*\], the model has {words}"):
+        full().check_layers(layers)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.02, 0.3, 0.9, 0.9999])

@@ -12,19 +12,15 @@ from kvreuse.config import KV_CACHE_DTYPES
 from kvreuse.errors import ConfigError
 from kvreuse.kv.codec.calibration import Calibration
 from kvreuse.kv.codec.codec import AUTO, BF16, UNIFORM, KVCodec, make_codec
-from kvreuse.kv.layout import KINDS, KVLayout
+from kvreuse.kv.layout import KVLayout
+from kvreuse.shape import KINDS, LayerShape, attention
 
 LAYERS, HEADS, HEAD_DIM = 2, 3, 32
+SHAPES = (attention(HEADS, HEAD_DIM),) * LAYERS
 
 
 def made(name: str, calibration: Calibration | None = None) -> KVCodec:
-    return make_codec(
-        name,
-        num_layers=LAYERS,
-        num_kv_heads=HEADS,
-        head_dim=HEAD_DIM,
-        calibration=calibration,
-    )
+    return make_codec(name, SHAPES, calibration)
 
 
 def calibrated(**changes: Any) -> Calibration:
@@ -100,7 +96,7 @@ def test_a_calibration_says_what_happens_to_rows(name: str) -> None:
     np.testing.assert_array_equal(transform.constant, calibration.constants[1])
     np.testing.assert_array_equal(transform.scale, calibration.scales[1])
     assert (transform.hadamard_keys, transform.hadamard_values) == (True, False)
-    for layer, kind, head in KVLayout(LAYERS, HEADS, HEAD_DIM, codec=codec).planes():
+    for layer, kind, head in KVLayout.uniform(LAYERS, HEADS, HEAD_DIM, codec=codec).planes():
         four_bits = codec.plane(layer, kind, head).name == "int4"
         found = calibration.clips[layer, KINDS.index(kind), head]
         assert codec.clip(layer, kind, head) == (found if four_bits else 1)
@@ -129,9 +125,19 @@ def test_auto_needs_widths(calibration: Calibration | None) -> None:
 
 
 @pytest.mark.parametrize("name", ["int8", "auto"])
-@pytest.mark.parametrize("field", ["num_layers", "num_kv_heads", "head_dim"])
-def test_a_calibration_of_another_geometry_is_refused(name: str, field: str) -> None:
-    geometry = {"num_layers": LAYERS, "num_kv_heads": HEADS, "head_dim": HEAD_DIM}
-    geometry[field] *= 2
+@pytest.mark.parametrize(
+    "layers",
+    [
+        SHAPES * 2,
+        (attention(2 * HEADS, HEAD_DIM),) * LAYERS,
+        (attention(HEADS, 2 * HEAD_DIM),) * LAYERS,
+        (SHAPES[0], attention(2 * HEADS, HEAD_DIM)),
+        (SHAPES[0], attention(HEADS, 2 * HEAD_DIM)),
+    ],
+    ids=["layers", "heads", "channels", "heads of one", "channels of one"],
+)
+def test_a_calibration_of_other_layers_is_refused(
+    name: str, layers: tuple[LayerShape, ...]
+) -> None:
     with pytest.raises(ConfigError, match="the calibration"):
-        make_codec(name, **geometry, calibration=calibrated())
+        make_codec(name, layers, calibrated())

@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvreuse.kv.codec.floats import from_bf16, to_bf16
-from kvreuse.kv.codec.planes import BF16, INT4, INT8, PLANE_CODECS, Kind, PlaneCodec, decode, encode
+from kvreuse.kv.codec.planes import BF16, INT4, INT8, PLANE_CODECS, PlaneCodec
 from kvreuse.kv.codec.rows import GROUP, quantize_int4, quantize_int8
+from kvreuse.shape import KINDS, Kind
+
+from ..planes_of_pages import decode, encode
 
 Float32 = npt.NDArray[np.float32]
-KINDS: tuple[Kind, Kind] = ("key", "value")
 HEAD_DIMS = (16, 64, 80, 96, 128, 256)
 
 
@@ -231,10 +233,3 @@ def test_tiny_and_empty_rows() -> None:
         assert not found[:2].any()
         np.testing.assert_allclose(found[3], 5, rtol=1e-3)
         assert np.abs(found[2]).max() <= 2e-38
-
-
-@pytest.mark.parametrize("codec", PLANE_CODECS, ids=lambda codec: codec.name)
-@pytest.mark.parametrize("shape", [(31, 64), (0, 24), (32, 24)])
-def test_rows_must_fill_tiles(codec: PlaneCodec, shape: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="do not fill tiles"):
-        encode(codec, np.zeros(shape, dtype=np.float32), "key")

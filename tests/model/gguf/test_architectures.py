@@ -12,8 +12,10 @@ import pytest
 
 from kvreuse.errors import ModelFileError
 from kvreuse.model.gguf.architectures import ARCHITECTURES, NEUTRAL, NO_WINDOWS
-from kvreuse.model.gguf.read import GGUFFile, expected_tensors, read_spec
-from kvreuse.shape import ModelShape, RopeSpec
+from kvreuse.model.gguf.names import tensor_name
+from kvreuse.model.open import open_checkpoint
+from kvreuse.model.tensors import weights_of
+from kvreuse.shape import ModelShape, RopeSpec, attention
 
 from .gguf_files import tiny_metadata, tiny_tensors, write_gguf, write_tiny
 
@@ -21,25 +23,22 @@ EVERY = pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
 
 
 def spec_of(path: Path) -> ModelShape:
-    with GGUFFile(path) as file:
-        return read_spec(file)
+    with open_checkpoint(path) as checkpoint:
+        return checkpoint.shape
 
 
 def test_llama(tmp_path: Path) -> None:
     spec = spec_of(write_tiny(tmp_path / "x", "llama", tied=False))
     expected = ModelShape(
         architecture="llama",
-        num_layers=2,
+        layers=(attention(2, 32),) * 2,
         hidden_size=64,
         intermediate_size=96,
         num_heads=4,
-        num_kv_heads=2,
-        head_dim=32,
         vocab_size=320,
         context_length=512,
         rms_norm_eps=float(np.float32(1e-5)),
         rope=RopeSpec("interleaved", 10000.0, 32),
-        windows=(None, None),
     )
     assert spec == expected
 
@@ -130,7 +129,7 @@ def test_tensors_are_those_that_the_format_names(architecture: str, tmp_path: Pa
     numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
     named = {gguf.TENSOR_NAMES[kind] for kind in gguf.MODEL_TENSORS[numbers[architecture]]}
     spec = spec_of(write_tiny(tmp_path / "x", architecture, layers=1, tied=False))
-    ours = {name.rpartition(".")[0] for name, _ in expected_tensors(spec)}
+    ours = {tensor_name(weight).rpartition(".")[0] for weight, _ in weights_of(spec)}
     refused = {name for name in named if "rope" in name or "rot" in name or "exp" in name}
     refused |= {"blk.{bid}.ffn_gate_inp"}
     assert ours == {name.format(bid=0) for name in named - refused}
@@ -182,18 +181,23 @@ def test_tensors_of_another_architecture(tmp_path: Path) -> None:
         ("gemma3", "attention.sliding_window", 0, "is 0; it must be from 1 to"),
         ("gemma3", "attention.sliding_window", 1 << 31, "it must be from 1 to"),
         ("gemma3", "attention.sliding_window", 64.0, "must hold a whole number, it holds a number"),
-        ("gemma3", "attention.sliding_window_pattern", [True], "must be a number or say of each"),
-        ("gemma3", "attention.sliding_window_pattern", [1, 0], "must be a number or say of each"),
-        ("gemma3", "attention.sliding_window_pattern", 1 << 20, "must be a number or say of each"),
+        ("gemma3", "attention.sliding_window_pattern", [True], "must be a whole number, or a list"),
+        ("gemma3", "attention.sliding_window_pattern", [1, 0], "must be a whole number, or a list"),
+        (
+            "gemma3",
+            "attention.sliding_window_pattern",
+            1 << 20,
+            "must be a whole number, or a list",
+        ),
         ("gemma3", "rope.freq_base_swa", 0.5, "is 0.5; it must be above 1 and finite"),
-        ("gemma3", "final_logit_softcapping", 30.0, "is '30.0', which is not supported"),
-        ("gemma3", "attention.key_length_swa", 32, "is '32', which is not supported"),
-        ("llama", "attention.sliding_window_pattern", 2, "is '2', which is not supported"),
-        ("llama", "rope.freq_base_swa", 10000.0, "is '10000.0', which is not supported"),
-        ("qwen2", "attention.sliding_window", 4096, "is '4096', which is not supported"),
-        ("qwen3", "attention.sliding_window", 4096, "is '4096', which is not supported"),
-        ("qwen3", "expert_count", 128, "is '128', which is not supported"),
-        ("qwen2", "attention.head_count_kv", 3, "is '3'; it must divide the 4 heads"),
+        ("gemma3", "final_logit_softcapping", 30.0, "is 30.0, which is not supported"),
+        ("gemma3", "attention.key_length_swa", 32, "is 32, which is not supported"),
+        ("llama", "attention.sliding_window_pattern", 2, "is 2, which is not supported"),
+        ("llama", "rope.freq_base_swa", 10000.0, "is 10000.0, which is not supported"),
+        ("qwen2", "attention.sliding_window", 4096, "is 4096, which is not supported"),
+        ("qwen3", "attention.sliding_window", 4096, "is 4096, which is not supported"),
+        ("qwen3", "expert_count", 128, "is 128, which is not supported"),
+        ("qwen2", "attention.head_count_kv", 3, "is 3; it must divide the 4 heads"),
         ("qwen3", "attention.head_count", 0, "is 0; it must be from 1 to"),
     ],
 )

@@ -7,6 +7,7 @@ import math
 import os
 import struct
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from kvreuse.errors import ModelFileError
 from kvreuse.model.gguf.container import GGUFFile, TensorInfo
-from kvreuse.model.gguf.ggml import GGMLType
+from kvreuse.ops.tensor_types import TensorType
 
 from .gguf_files import write_gguf
 from .raw_gguf import (
@@ -79,8 +80,11 @@ def test_reads_what_the_gguf_package_writes(tmp_path: Path) -> None:
         }
         assert found["a.flags"].dtype == np.bool_
         info = file.tensors["w"]
-        assert (info.type, info.shape, info.nbytes) == (GGMLType.Q8_0, (3, 32), 3 * 34)
-        assert file.tensor_types() == {GGMLType.Q8_0: 1, GGMLType.F32: 1}
+        assert (info.type, info.shape, info.nbytes) == (TensorType.Q8_0, (3, 32), 3 * 34)
+        assert Counter(tensor.type for tensor in file.tensors.values()) == {
+            TensorType.Q8_0: 1,
+            TensorType.F32: 1,
+        }
         quantized = gguf.quants.quantize(weights, gguf.GGMLQuantizationType.Q8_0)
         assert file.data("w").tobytes() == quantized.tobytes()
         assert file.data("n").view("<f4").tolist() == norm.tolist()
@@ -96,7 +100,7 @@ def test_tensor_bytes_are_a_read_only_view_that_outlives_the_file(tmp_path: Path
     assert view.tolist() == list(range(16))
     with pytest.raises(ValueError, match="closed"):
         file.data("t")
-    assert file.tensors["t"] == TensorInfo("t", GGMLType.F32, (4,), len(content) - 16, 16)
+    assert file.tensors["t"] == TensorInfo("t", TensorType.F32, (4,), 16, len(content) - 16)
     file.close()
 
 
@@ -312,5 +316,9 @@ def test_the_real_file_is_read_in_a_moment(model_path: Path) -> None:
         with GGUFFile(model_path) as file:
             seconds.append(time.perf_counter() - start)
     assert len(file.metadata["tokenizer.ggml.tokens"]) == 49152
-    assert file.tensor_types() == {GGMLType.Q4_1: 210, GGMLType.F32: 61, GGMLType.Q8_0: 1}
+    assert Counter(tensor.type for tensor in file.tensors.values()) == {
+        TensorType.Q4_1: 210,
+        TensorType.F32: 61,
+        TensorType.Q8_0: 1,
+    }
     assert min(seconds) < 0.3

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from kvreuse.errors import ModelFileError
-from kvreuse.model.gguf.read import MATRIX_TYPES, GGUFFile, expected_tensors, read_spec
-from kvreuse.shape import ModelShape, RopeSpec
+from kvreuse.model.open import open_checkpoint
+from kvreuse.model.tensors import weights_of
+from kvreuse.ops.tensor_types import MATRIX_TYPES
+from kvreuse.shape import ModelShape, RopeSpec, attention
 
 from .gguf_files import Floats, llama_metadata, llama_tensors, write_gguf, write_tiny_llama
 
@@ -20,8 +22,8 @@ Change = Callable[[dict[str, Any], dict[str, Floats], dict[str, str]], object]
 
 
 def spec_of(path: Path) -> ModelShape:
-    with GGUFFile(path) as file:
-        return read_spec(file)
+    with open_checkpoint(path) as checkpoint:
+        return checkpoint.shape
 
 
 def changed(tmp_path: Path, change: Change) -> Path:
@@ -35,18 +37,15 @@ def changed(tmp_path: Path, change: Change) -> Path:
 def test_the_real_model(model_path: Path) -> None:
     assert spec_of(model_path) == ModelShape(
         architecture="llama",
-        num_layers=30,
+        layers=(attention(3, 64),) * 30,
         hidden_size=576,
         intermediate_size=1536,
         num_heads=9,
-        num_kv_heads=3,
-        head_dim=64,
         vocab_size=49152,
         context_length=8192,
         rms_norm_eps=float(np.float32(1e-5)),
         rope=RopeSpec(pairs="interleaved", base=100000.0, dims=64),
         tied_embeddings=True,
-        windows=(None,) * 30,
     )
 
 
@@ -64,11 +63,11 @@ def test_every_supported_type(tmp_path: Path, kind: str, norm: str) -> None:
         norm_type=norm,
         tied=False,
     )
-    with GGUFFile(path) as file:
-        spec = read_spec(file)
+    with open_checkpoint(path) as checkpoint:
+        spec = checkpoint.shape
         assert not spec.tied_embeddings
-        assert {file.tensors[name].type.name for name, _ in expected_tensors(spec)} == {kind, norm}
-        assert dict(expected_tensors(spec)).keys() == file.tensors.keys()
+        assert {tensor.type.name for tensor in checkpoint.tensors.values()} == {kind, norm}
+        assert dict(weights_of(spec)).keys() == checkpoint.tensors.keys()
 
 
 def test_defaults_of_missing_keys(tmp_path: Path) -> None:
@@ -132,9 +131,9 @@ def replacing(name: str, shape: tuple[int, ...] | None, kind: str = "F32") -> Ch
         (setting("llama.context_length", 1 << 31), "it must be from 1 to 2147483647"),
         (setting("llama.embedding_length", 72), "is 72; it must be a multiple of 32"),
         (setting("llama.feed_forward_length", 100), "is 100; it must be a multiple of 32"),
-        (setting("llama.attention.head_count_kv", 3), "is '3'; it must divide the 4 heads"),
-        (setting("llama.attention.head_count_kv", 0), "is '0'; it must divide the 4 heads"),
-        (setting("llama.attention.head_count_kv", 0.5), "is '0.5'; it must divide the 4 heads"),
+        (setting("llama.attention.head_count_kv", 3), "is 3; it must divide the 4 heads"),
+        (setting("llama.attention.head_count_kv", 0), "is 0; it must divide the 4 heads"),
+        (setting("llama.attention.head_count_kv", 0.5), "is 0.5; it must divide the 4 heads"),
         (setting("llama.attention.key_length", 16), "keys and values have heads of different size"),
         (setting("llama.attention.value_length", 64), "heads of different size"),
         (setting("llama.attention.head_count", 8), "'blk.0.attn_q.weight' is 128 x 64, not 256 x"),
@@ -143,10 +142,10 @@ def replacing(name: str, shape: tuple[int, ...] | None, kind: str = "F32") -> Ch
         (setting("llama.rope.freq_base", 0.0), "is 0.0; it must be above 1 and finite"),
         (setting("llama.rope.freq_base", float("nan")), "is nan; it must be above 1 and finite"),
         (setting("llama.attention.layer_norm_rms_epsilon", -1.0), "is -1.0; it must be above 0"),
-        (setting("llama.expert_count", 8), "'llama.expert_count' is '8', which is not supported"),
+        (setting("llama.expert_count", 8), "'llama.expert_count' is 8, which is not supported"),
         (setting("llama.attention.sliding_window", [1, 2]), "must hold a whole number, it holds a"),
-        (setting("llama.attention.scale", [1, 2]), "'llama.attention.scale' is 'array([1, 2]"),
-        (setting("llama.rope.dimension_sections", 0), "dimension_sections' is '0', which is not"),
+        (setting("llama.attention.scale", [1, 2]), "'llama.attention.scale' is array([1, 2]"),
+        (setting("llama.rope.dimension_sections", 0), "dimension_sections' is 0, which is not"),
         (setting("llama.vocab_size", 321), "'llama.vocab_size' is not the 320 rows"),
         (setting("tokenizer.ggml.tokens", ["a"]), "the vocabulary has 1 tokens, 'token_embd"),
         (replacing("token_embd.weight", None), "the tensor 'token_embd.weight' is missing"),

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from kvreuse.errors import ModelFileError, RequestError
 from kvreuse.model.gguf.container import GGUFFile
-from kvreuse.model.gguf.read import expected_tensors, read_spec
-from kvreuse.text.chat import ChatTemplate
+from kvreuse.model.open import open_checkpoint
+from kvreuse.model.tensors import weights_of
+from kvreuse.text.chat import chat_template
 from kvreuse.text.tokenizer import Tokenizer
 
 from .gguf_files import write_tiny_llama
@@ -27,14 +28,15 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 def use(path: Path) -> str:
     """Read all that loading a model reads; the one line of the error, or nothing."""
     try:
-        with GGUFFile(path) as file:
-            spec = read_spec(file)
-            tokenizer = Tokenizer.from_gguf(file)
-            for name, shape in expected_tensors(spec):
-                assert file.tensors[name].shape == shape
-                assert file.data(name).size == file.tensors[name].nbytes
+        with open_checkpoint(path) as checkpoint:
+            spec = checkpoint.shape
+            tokenizer = Tokenizer(checkpoint.vocabulary)
+            for weight, dims in weights_of(spec):
+                tensor = checkpoint.tensors[weight]
+                assert tensor.shape == dims
+                assert checkpoint.data(tensor).size == tensor.nbytes
             assert tokenizer.vocab_size == spec.vocab_size
-            template = ChatTemplate.from_gguf(file, tokenizer)
+            template = chat_template(checkpoint.chat_templates, tokenizer)
     except ModelFileError as error:
         return str(error)
     try:

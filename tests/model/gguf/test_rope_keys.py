@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvreuse.errors import ModelFileError
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
 from kvreuse.shape import RopeSpec
 
 from .gguf_files import write_tiny
@@ -25,8 +25,8 @@ LLAMA3 = {
 
 
 def rope_of(path: Path) -> RopeSpec:
-    with GGUFFile(path) as file:
-        return read_spec(file).rope
+    with open_checkpoint(path) as checkpoint:
+        return checkpoint.shape.rope
 
 
 @pytest.mark.parametrize("scaling", [{}, {"type": "none"}, {"type": "linear", "factor": 1.0}])
@@ -97,19 +97,19 @@ def test_factors_of_a_part_of_the_channels(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"scaling": {"type": "longrope"}}, "is 'longrope', which is not supported (supported: n"),
-        ({"scaling": {"type": 3}}, "scaling.type' is '3', which is not supported"),
-        ({"scaling": {"type": "none", "factor": 2.0}}, "scaling.factor' is '2.0', which is not"),
+        ({"scaling": {"type": 3}}, "scaling.type' is 3, which is not supported"),
+        ({"scaling": {"type": "none", "factor": 2.0}}, "scaling.factor' is 2.0, which is not"),
         ({"scaling": {"type": "linear", "factor": 0.0}}, "is 0.0; it must be above 0 and finite"),
         ({"scaling": {"type": "linear", "factor": 0.5}}, "is 0.5; it must be at least 1"),
         ({"scaling": {"factor": math.inf}}, "is inf; it must be above 0 and finite"),
         ({"scaling": {"factor": math.nan}}, "is nan; it must be above 0 and finite"),
-        ({"scaling": {"factor": 2.0, "attn_factor": 2.0}}, "attn_factor' is '2.0', which is not"),
+        ({"scaling": {"factor": 2.0, "attn_factor": 2.0}}, "attn_factor' is 2.0, which is not"),
         ({"scaling": {"type": "yarn"}}, "the key 'llama.rope.scaling.factor' is missing"),
         ({"scaling": {**YARN, "factor": -2.0}}, "is -2.0; it must be above 0"),
         ({"scaling": {**YARN, "original_context_length": 0}}, "is 0; it must be from 1 to"),
         ({"scaling": {**YARN, "yarn_beta_slow": 32.0}}, "must be below the yarn_beta_fast 32.0"),
-        ({"scaling": {**YARN, "yarn_ext_factor": 0.5}}, "yarn_ext_factor' is '0.5', which is not"),
-        ({"scaling": {**YARN, "yarn_log_multiplier": 1.0}}, "is '1.0', which is not supported"),
+        ({"scaling": {**YARN, "yarn_ext_factor": 0.5}}, "yarn_ext_factor' is 0.5, which is not"),
+        ({"scaling": {**YARN, "yarn_log_multiplier": 1.0}}, "is 1.0, which is not supported"),
         ({"scaling": {**YARN, "attn_factor": 0.0}}, "is 0.0; it must be above 0"),
         ({"scaling": {**LLAMA3, "low_freq_factor": 4.0}}, "below the high_freq_factor 4.0"),
         ({"scaling": {**LLAMA3, "high_freq_factor": None}}, "high_freq_factor' is missing"),
@@ -121,7 +121,7 @@ def test_factors_of_a_part_of_the_channels(tmp_path: Path) -> None:
         ({"rope_factors": (1.0,) * 15 + (0.0,)}, "holds 0.0; it must be above 0 and finite"),
         ({"rope_factors": (math.nan,) * 16}, "holds nan; it must be above 0 and finite"),
         ({"rope_factors": (1.0,) * 16, "scaling": {"factor": 2.0}}, "both scale; use one of them"),
-        ({"extra": {"llama.rope.scaling.alpha": 2.0}}, "scaling.alpha' is '2.0', which is not"),
+        ({"extra": {"llama.rope.scaling.alpha": 2.0}}, "scaling.alpha' is 2.0, which is not"),
     ],
 )
 def test_refusals(tmp_path: Path, options: dict[str, Any], message: str) -> None:

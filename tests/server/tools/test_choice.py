@@ -74,7 +74,10 @@ def test_nothing_is_forced_otherwise(llm: LLM, choice: str | None) -> None:
 
 
 class Marked(Tokenizer):
-    """The tokenizer of a model in which ``[TOOL_CALLS]`` is a special token, with the id 0."""
+    """A copy of a tokenizer, in which ``[TOOL_CALLS]`` is a special token with the id 0."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        vars(self).update(vars(tokenizer))
 
     def literal_id(self, text: str) -> int | None:
         return 0 if text == "[TOOL_CALLS]" else super().literal_id(text)
@@ -82,12 +85,12 @@ class Marked(Tokenizer):
 
 def test_a_special_token_begins_the_call_where_there_is_one(llm: LLM) -> None:
     assert not needs_special_tokens(TEMPLATES["mistral"], llm.tokenizer)
-    marked = Marked(llm.tokenizer._model)
+    marked = Marked(llm.tokenizer)
     assert marked.is_special(0)
     assert needs_special_tokens(TEMPLATES["mistral"], marked)
     assert not needs_special_tokens("{{ messages }}", marked)
     grammar = call_grammar(MISTRAL, [{"name": "f"}], marked)
-    guide = Guides(marked, llm.spec.vocab_size).guide(StructuredOutputs(grammar=grammar))
+    guide = Guides(marked, llm.shape.vocab_size).guide(StructuredOutputs(grammar=grammar))
     assert guide is not None
     assert guide.allowed.nonzero()[0].tolist() == [0]
     guide.accept(0)

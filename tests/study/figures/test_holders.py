@@ -8,7 +8,7 @@ from kvreuse.kv.layout import KVLayout
 from kvreuse.study.figures.holders import Concatenation, Pages, row_of
 from kvreuse.study.figures.pool_load import load
 
-LAYOUT = KVLayout(num_layers=2, num_kv_heads=3, head_dim=16)
+LAYOUT = KVLayout.uniform(num_layers=2, num_kv_heads=3, head_dim=16)
 
 
 def test_pages_hold_what_joined_arrays_hold() -> None:

@@ -49,7 +49,7 @@ def test_memory(model_path: Path, layout: KVLayout) -> None:
     record = memory.measure(options(model_path, 1000))
     data = record.data
     assert data["tokens"] == [64, 128, 256, 512, 1000]
-    geometry = find_model(str(model_path)).geometry
+    geometry = find_model(str(model_path)).shape
     for codec, batch in itertools.product(("bf16", "int4"), (1, 256)):
         plan = KVPlan(geometry, codec)
         wanted = [plan.reserved(tokens, batch) for tokens in data["tokens"]]

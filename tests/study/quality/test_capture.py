@@ -11,14 +11,15 @@ import pytest
 from kvreuse.config import EngineConfig
 from kvreuse.kv.codec.codec import BF16
 from kvreuse.kv.codec.floats import from_bf16, to_bf16
-from kvreuse.kv.codec.planes import decode
-from kvreuse.kv.layout import KINDS
 from kvreuse.ops.batch import Int32Array
+from kvreuse.shape import KINDS
 from kvreuse.study.quality.attention import Probe
 from kvreuse.study.quality.capture import Capture, LayerRows
 from kvreuse.study.quality.projection import OutputWeights
 from kvreuse.study.quality.subject import Measured, Subject
 from kvreuse.study.quality.texts import standard_text, windows_of
+
+from ...kv.planes_of_pages import decode, plane_bytes
 
 TOKENS = 300  # more than one chunk
 
@@ -55,20 +56,11 @@ def test_keys_and_values_are_those_of_the_pages(
     subject: Subject, captured: list[LayerRows], written: Measured
 ) -> None:
     layout, data = written.pool.layout, written.pool.data
-    spec = subject.spec
+    shape = subject.shape
     for plane in layout.planes():
-        start, size = layout.plane_offset(*plane), layout.plane_bytes(*plane)
-        stored = np.concatenate(
-            [
-                decode(
-                    layout.plane_codec(*plane),
-                    page[start : start + size],
-                    spec.head_dim,
-                    plane.kind,
-                )
-                for page in data
-            ]
-        )[:TOKENS]
+        codec, at = layout.plane_codec(*plane), plane_bytes(layout, plane)
+        planes = [decode(codec, page[at], shape.head_dim, plane.kind) for page in data]
+        stored = np.concatenate(planes)[:TOKENS]
         rows = captured[plane.layer]
         exact = (rows.keys if plane.kind == "key" else rows.values)[:, plane.head]
         rounded = from_bf16(to_bf16(exact))
@@ -97,17 +89,17 @@ def test_scores_do_not_depend_on_the_start(
 
 def test_queries_and_residuals(subject: Subject, captured: list[LayerRows]) -> None:
     for rows in captured:
-        assert rows.queries.shape == (3, subject.spec.num_heads, subject.spec.head_dim)
+        assert rows.queries.shape == (3, subject.shape.num_heads, subject.shape.head_dim)
         assert rows.residual.shape == (3,)
         assert (rows.residual > 0).all()
 
 
 def test_the_weights_behind_attention(subject: Subject, captured: list[LayerRows]) -> None:
     """One head's output through them is what the kernels' linear makes of it."""
-    spec, layer = subject.spec, len(captured) // 2
+    shape, layer = subject.shape, len(captured) // 2
     behind = OutputWeights(subject).of(subject.weights.layers[layer])
-    assert behind.shape == (spec.q_size, spec.hidden_size)
-    probe = Probe.of(spec, layer, captured[layer], 0, behind)
+    assert behind.shape == (shape.q_size, shape.hidden_size)
+    probe = Probe.of(shape, layer, captured[layer], 0, behind)
     assert probe.with_keys(probe.keys) == 0
     assert probe.with_values(probe.values) == 0
     # a value that is 1% too large in every channel makes the output 1% too large

@@ -9,15 +9,15 @@ import pytest
 
 from kvreuse.config import EngineConfig
 from kvreuse.kv.codec.calibration import Calibration
-from kvreuse.kv.codec.codec import LayerTransform
+from kvreuse.kv.codec.codec import LayerTransform, make_codec
 from kvreuse.ops.batch import Int32Array
-from kvreuse.shape import ModelShape, RopeSpec
+from kvreuse.shape import ModelShape, RopeSpec, attention
 from kvreuse.study.quality.capture import Capture, LayerRows, rope_pairs, turn
 from kvreuse.study.quality.errors import CLIPS, layer_errors
 from kvreuse.study.quality.evaluate import evaluate
 from kvreuse.study.quality.learn import HORIZON, learn
 from kvreuse.study.quality.projection import OutputWeights
-from kvreuse.study.quality.subject import Subject, codec_of
+from kvreuse.study.quality.subject import Subject
 from kvreuse.study.quality.texts import standard_text, windows_of
 from kvreuse.study.quality.transforms import LARGEST_SCALE, Float64Array, Moments
 
@@ -51,7 +51,7 @@ def test_constants_are_the_means_of_keys(
     everywhere = np.arange(HORIZON, dtype=np.int32)
     for layer in (0, 17):
         mean = rows[layer].keys.mean(axis=0)
-        turned = turn(np.broadcast_to(mean, (HORIZON, *mean.shape)), subject.spec.rope, everywhere)
+        turned = turn(np.broadcast_to(mean, (HORIZON, *mean.shape)), subject.shape.rope, everywhere)
         np.testing.assert_allclose(
             learnt.constants[layer], turned.mean(axis=0), rtol=1e-3, atol=2e-3
         )
@@ -59,7 +59,7 @@ def test_constants_are_the_means_of_keys(
 
 def test_scales_are_tied_over_pairs(subject: Subject, learnt: Calibration) -> None:
     assert learnt.scales is not None
-    first, second = rope_pairs(subject.spec.rope)
+    first, second = rope_pairs(subject.shape.rope)
     assert (learnt.scales[..., first] == learnt.scales[..., second]).all()
     assert learnt.scales.max() > 1.1  # some help
 
@@ -80,7 +80,7 @@ def test_errors_are_less_than_without_transforms(
     capture.close()
     for layer in (0, len(rows) // 2, len(rows) - 1):
         behind = output.of(subject.weights.layers[layer])
-        naive = layer_errors(subject.spec, layer, [rows[layer]], behind, PLAIN).int4
+        naive = layer_errors(subject.shape, layer, [rows[layer]], behind, PLAIN).int4
         assert np.square(int4[layer]).sum() < 0.8 * np.square(naive).sum()
 
 
@@ -90,10 +90,10 @@ def test_the_engine_agrees(
     """With what was learnt, int4 is nearer to bf16 than the naive recipe, and int8 nearer yet."""
     naive = Calibration(subject.digest, hadamard_keys=False, hadamard_values=False)
     codecs = [
-        codec_of(subject.spec, "int4", naive),
-        codec_of(subject.spec, "int4", learnt),
-        codec_of(subject.spec, "int8", learnt),
-        codec_of(subject.spec, "bf16", None),
+        make_codec("int4", subject.shape.layers, naive),
+        make_codec("int4", subject.shape.layers, learnt),
+        make_codec("int8", subject.shape.layers, learnt),
+        make_codec("bf16", subject.shape.layers, None),
     ]
     results = evaluate(subject, codecs, [windows[2]])
     coarse, fine, finer, same = (result.quality.kl_mean for result in results)
@@ -107,20 +107,18 @@ def test_the_engine_agrees(
 
 
 def moments(keys: Float64Array, queries: Float64Array, horizon: int) -> Moments:
-    spec = ModelShape(
+    shape = ModelShape(
         architecture="llama",
-        num_layers=1,
+        layers=(attention(keys.shape[1], keys.shape[2]),) * 1,
         hidden_size=64,
         intermediate_size=64,
         num_heads=queries.shape[1],
-        num_kv_heads=keys.shape[1],
-        head_dim=keys.shape[2],
         vocab_size=10,
         context_length=64,
         rms_norm_eps=1e-5,
         rope=RopeSpec("half", 1e4, keys.shape[2]),
     )
-    found = Moments(spec, spec.rope, horizon)
+    found = Moments(shape, shape.rope, horizon)
     positions = np.arange(len(queries), dtype=np.int32)
     for part in np.array_split(np.arange(len(keys)), 3):
         found.add(

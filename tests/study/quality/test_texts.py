@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from kvreuse.errors import ConfigError
-from kvreuse.model.gguf.read import GGUFFile
+from kvreuse.model.open import open_checkpoint
 from kvreuse.study.quality.texts import STANDARD_NAME, Text, read_text, standard_text, windows_of
 from kvreuse.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
 def tokenizer(model_path: Path) -> Tokenizer:
-    with GGUFFile(model_path) as file:
-        return Tokenizer.from_gguf(file)
+    with open_checkpoint(model_path) as checkpoint:
+        return Tokenizer(checkpoint.vocabulary)
 
 
 def test_windows_follow_one_another(tokenizer: Tokenizer) -> None:

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from kvreuse.errors import ConfigError
+from kvreuse.shape import LayerShape
 
 FORMAT = "kvreuse calibration 1"
 WIDTHS = ("bf16", "int8", "int4")
@@ -121,15 +122,20 @@ class Calibration:
                 "make one with: kvreuse calibrate MODEL"
             )
 
-    def check_geometry(self, *, num_layers: int, num_kv_heads: int, head_dim: int) -> None:
+    def check_layers(self, layers: Sequence[LayerShape]) -> None:
         """ConfigError where this was made for other numbers of layers, heads or channels."""
+        heads = {layer.kv_heads for layer in layers}
+        widths = {layer.key_dim for layer in layers}
         for name in _TENSORS:
-            array, found = getattr(self, name), self._layers_heads(name)
-            channels = name in ("constants", "scales") and array is not None and array.shape[-1]
-            if found not in (None, (num_layers, num_kv_heads)) or channels not in (False, head_dim):
+            if (found := self._layers_heads(name)) is None:
+                continue
+            array = getattr(self, name)
+            channels = {array.shape[-1]} if name in ("constants", "scales") else widths
+            if (found[0], {found[1]}, channels) != (len(layers), heads, widths):
                 raise ConfigError(
                     f"the calibration's {name} are of shape {list(array.shape)}, the model has "
-                    f"{num_layers} layers and {num_kv_heads} KV heads of {head_dim} channels"
+                    f"{len(layers)} layers and {_numbers(heads)} KV heads of {_numbers(widths)} "
+                    "channels"
                 )
 
     def refusal(self, codec: str) -> str | None:
@@ -195,6 +201,10 @@ class Calibration:
             return cls(**_facts(metadata[FORMAT]), **tensors)
         except (KeyError, ValueError, TypeError) as error:
             raise ConfigError(f"cannot read the calibration {path}: {_fault(error)}") from None
+
+
+def _numbers(found: Iterable[int]) -> str:
+    return " or ".join(map(str, sorted(found)))
 
 
 def _damage(path: Path, error: Exception) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,8 @@ from kvreuse.errors import ConfigError
 from kvreuse.kv.codec import planes
 from kvreuse.kv.codec.calibration import Calibration
 from kvreuse.kv.codec.floats import Float32
-from kvreuse.kv.codec.planes import PLANE_CODECS, Kind, PlaneCodec
+from kvreuse.kv.codec.planes import PLANE_CODECS, PlaneCodec
+from kvreuse.shape import Kind, LayerShape
 
 UNIFORM: dict[str, tuple[PlaneCodec, PlaneCodec]] = {
     "bf16": (planes.BF16, planes.BF16),
@@ -139,32 +141,29 @@ BF16 = KVCodec()
 
 
 def make_codec(
-    name: str,
-    *,
-    num_layers: int,
-    num_kv_heads: int,
-    head_dim: int,
-    calibration: Calibration | None = None,
+    name: str, layers: Sequence[LayerShape], calibration: Calibration | None = None
 ) -> KVCodec:
-    """The codec ``name`` for a model of this geometry.
+    """The codec ``name`` for a model of these layers.
 
     ``calibration`` says how rows are transformed and clipped, and the plane codecs of ``auto``;
     without one the integer codecs rotate keys and values, and do nothing else. ``bf16`` needs none
     and ignores it. ConfigError for a name that is none, ``auto`` without widths, and a calibration
-    of another geometry.
+    of other layers.
     """
-    if name == "bf16":
+    if name == BF16.name:
         return BF16
-    if calibration is not None:
-        calibration.check_geometry(
-            num_layers=num_layers, num_kv_heads=num_kv_heads, head_dim=head_dim
+    if name not in (*UNIFORM, AUTO):
+        raise ConfigError(
+            f"--kv-cache-dtype must be one of {', '.join((*UNIFORM, AUTO))}, got {name!r}"
         )
+    if calibration is not None:
+        calibration.check_layers(layers)
     if name == AUTO and (calibration is None or calibration.widths is None):
         raise ConfigError(
             "--kv-cache-dtype auto needs a calibration with widths of this model: "
             "run kvreuse calibrate first"
         )
-    key, value = UNIFORM.get(name, (planes.BF16, planes.BF16))
+    key, value = UNIFORM.get(name, (BF16.key, BF16.value))
     return KVCodec(
         name,
         key,

@@ -9,15 +9,15 @@ of what the kernels write, to the bit; it serves tests and calibration.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from kvreuse.kv.codec.floats import Float32, from_bf16, to_bf16
 from kvreuse.kv.codec.rows import GROUP, IntegerRows, dequantize, quantize_int4, quantize_int8
+from kvreuse.shape import Kind
 
-Kind = Literal["key", "value"]
 Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]
 
@@ -190,25 +190,6 @@ class Int4Planes:
 BF16, INT8, INT4 = Bf16Planes(), Int8Planes(), Int4Planes()
 PLANE_CODECS: tuple[PlaneCodec, ...] = (BF16, INT8, INT4)
 """All of them, each at its id."""
-
-
-def encode(codec: PlaneCodec, rows: Float32, kind: Kind, clip: float = 1.0) -> Bytes:
-    """The plane, uint8[tokens * row_bytes], that stores ``rows``; ValueError for part of a tile."""
-    tokens, head_dim = rows.shape
-    if tokens % TILE_TOKENS or head_dim % 16:
-        raise ValueError(f"rows of shape {rows.shape} do not fill tiles of {TILE_TOKENS} tokens")
-    records = codec.pack(rows, kind, clip).reshape(tokens // TILE_TOKENS, -1)
-    tiles = np.empty_like(records)
-    tiles[:, codec.places(head_dim, kind).reshape(-1)] = records
-    return tiles.reshape(-1)
-
-
-def decode(codec: PlaneCodec, plane: Bytes, head_dim: int, kind: Kind) -> Float32:
-    """The rows float32[tokens, head_dim] that ``plane`` stores."""
-    row_bytes = codec.row_bytes(head_dim, kind)
-    tiles = plane.reshape(-1, TILE_TOKENS * row_bytes)
-    records = tiles[:, codec.places(head_dim, kind).reshape(-1)].reshape(-1, row_bytes)
-    return codec.unpack(records, head_dim, kind)
 
 
 def _bytes(numbers: npt.NDArray[np.generic]) -> Bytes:

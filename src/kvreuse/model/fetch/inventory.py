@@ -1,4 +1,4 @@
-"""Which model files there are on this machine, under the names that ``resolve`` takes."""
+"""The model files on this machine, under the names that ``resolve`` takes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvreuse.model.fetch.source import CATALOGUE
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A file: ``name`` is what commands take, ``place`` one of the folders or the hub's cache."""
+    """A file. ``name`` is what commands take; ``place`` is its folder, or the hub's cache."""
 
     name: str
     place: Path
@@ -23,7 +23,7 @@ class Listed:
 def listed() -> Iterator[Listed]:
     """All GGUF files of the models' folders, in their order, and of the hub's cache.
 
-    A file that another one of its name hides from ``resolve`` is named by its path.
+    A file whose name ``resolve`` finds in an earlier folder is named by its path.
     """
     names = {entry.file: name for name, entry in CATALOGUE.items()}
     taken: set[str] = set()

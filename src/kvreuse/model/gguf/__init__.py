@@ -1,1 +1,1 @@
-"""GGUF files: read with bounds, checked, understood."""
+"""The GGUF format: its files read with every size checked, and what their keys and names mean."""

@@ -1,4 +1,7 @@
-"""One small function an architecture: from a file's keys to a ModelShape.
+"""From a file's keys to a ModelShape: one small function for each architecture.
+
+An architecture that needs nothing new of the decoder takes a function here and a line in
+``ARCHITECTURES``; nothing else changes.
 
 Sources: the GGUF specification, the converters that write these files (package ``gguf``), and the
 models' own configurations (``config.json``) for what the files leave out.
@@ -13,15 +16,21 @@ from typing import Any
 
 import numpy as np
 
-from kvreuse.model.gguf.keys import WIDTH_MULTIPLE, Keys, brief
+from kvreuse.errors import shown
+from kvreuse.model.gguf.container import GGUFFile
+from kvreuse.model.gguf.keys import WIDTH_MULTIPLE, Keys
+from kvreuse.model.gguf.names import tensor_name
 from kvreuse.model.gguf.rope_keys import read_rope
-from kvreuse.shape import ModelShape, RopePairs, RopeSpec
+from kvreuse.model.tensors import Role, Weight
+from kvreuse.shape import LayerShape, ModelShape, RopePairs, RopeSpec, attention
 
 MAX_HEAD_DIM = 256
 HEAD_MULTIPLE = 16
 MAX_WINDOW_EVERY = 1 << 16
+EMBEDDING = tensor_name(Weight(Role.EMBEDDING))
 
-# Keys that change the computation, and the value that leaves it as it is here (None: none does).
+# Keys that would change the computation, and the value with which they do not (None: every value
+# does).
 NEUTRAL: dict[str, Any] = {
     "attention.causal": True,
     "attention.clamp_kqv": 0.0,
@@ -52,14 +61,30 @@ NO_WINDOWS: dict[str, Any] = {
 }
 
 
+def read_shape(file: GGUFFile) -> ModelShape:
+    """The shape that a file's keys describe; its tensors are not checked here.
+
+    Raises ``ModelFileError`` for an architecture, a feature or a size that is not supported, a
+    missing key, a value out of range.
+    """
+    keys = Keys(file, file.get("general.architecture", str))
+    if (read := ARCHITECTURES.get(keys.architecture)) is None:
+        known = ", ".join(map(repr, ARCHITECTURES))
+        name = shown(keys.architecture)
+        keys.fail(f"the architecture {name} is not supported (supported: {known})")
+    if (parts := file.get("split.count", int, 1)) > 1:
+        keys.fail(f"is one of {parts} parts of a split model; join them with gguf-split first")
+    return read(keys)
+
+
 def llama(keys: Keys) -> ModelShape:
     """Llama 1 to 3, Mistral, TinyLlama, SmolLM: pairs interleaved; Mistral 7B v0.1 has a window."""
     keys.refuse({"rope.freq_base_swa": None})
     spec = _common(keys, "interleaved")
     return dataclasses.replace(
         spec,
-        windows=_windows(keys, spec.num_layers, full_every=0),
-        qkv_bias="blk.0.attn_q.bias" in keys.file.tensors,
+        layers=_with_windows(keys, spec.layers, full_every=0),
+        qkv_bias=tensor_name(Weight(Role.QUERY_BIAS, 0)) in keys.file.tensors,
     )
 
 
@@ -76,10 +101,10 @@ def qwen3(keys: Keys) -> ModelShape:
 
 
 def gemma3(keys: Keys) -> ModelShape:
-    """Gemma 3: windows on five layers of six, with a base and no scaling of their own.
+    """Gemma 3: windows on five layers of six; these have their own base and are not scaled.
 
-    The largest, of 62 layers, scales its scores by the width of a head that its hidden size gives,
-    which is not the width it has; files do not say so.
+    The largest model (62 layers) scales scores by hidden size / heads, which is not the size of
+    its heads; files do not say so.
     """
     spec = _common(keys, "half", default_base=1_000_000.0)
     local_base = keys.real("rope.freq_base_swa", 10_000.0, above=1.0)
@@ -90,7 +115,7 @@ def gemma3(keys: Keys) -> ModelShape:
         embedding_scale=math.sqrt(spec.hidden_size),
         qk_norm=True,
         post_norms=True,
-        windows=_windows(keys, spec.num_layers, full_every=6),
+        layers=_with_windows(keys, spec.layers, full_every=6),
         local_rope=RopeSpec("half", local_base, spec.rope.dims),
         attention_scale=(spec.hidden_size / spec.num_heads) ** -0.5 if largest else None,
     )
@@ -106,7 +131,7 @@ ARCHITECTURES: Mapping[str, Callable[[Keys], ModelShape]] = {
 
 
 def _common(keys: Keys, pairs: RopePairs, default_base: float = 10_000.0) -> ModelShape:
-    """What all of them have, as in Llama."""
+    """The shape of a Llama, which the other architectures change in some points."""
     keys.refuse(NEUTRAL)
     layers = keys.count("block_count", at_most=len(keys.file.tensors))
     hidden = keys.width("embedding_length")
@@ -114,26 +139,35 @@ def _common(keys: Keys, pairs: RopePairs, default_base: float = 10_000.0) -> Mod
     head_dim = _head_dim(keys, hidden, heads)
     return ModelShape(
         architecture=keys.architecture,
-        num_layers=layers,
+        layers=(attention(_kv_heads(keys, heads), head_dim),) * layers,
+        context_length=keys.count("context_length"),
         hidden_size=hidden,
         intermediate_size=keys.width("feed_forward_length"),
         num_heads=heads,
-        num_kv_heads=_kv_heads(keys, heads),
-        head_dim=head_dim,
         vocab_size=_vocab_size(keys),
-        context_length=keys.count("context_length"),
         rms_norm_eps=keys.real("attention.layer_norm_rms_epsilon"),
         rope=read_rope(keys, head_dim, pairs, default_base),
-        tied_embeddings="output.weight" not in keys.file.tensors,
-        windows=(None,) * layers,
+        tied_embeddings=tensor_name(Weight(Role.LOGITS)) not in keys.file.tensors,
+    )
+
+
+def _with_windows(
+    keys: Keys, layers: tuple[LayerShape, ...], full_every: int
+) -> tuple[LayerShape, ...]:
+    """The layers with the windows that the file says they have."""
+    windows = _windows(keys, len(layers), full_every)
+    return tuple(
+        dataclasses.replace(layer, window=window)
+        for layer, window in zip(layers, windows, strict=True)
     )
 
 
 def _windows(keys: Keys, layers: int, full_every: int) -> tuple[int | None, ...]:
     """The window of each layer, all None where the file has none.
 
-    ``attention.sliding_window_pattern`` says of each layer whether it has one, or is a number n:
-    every n-th layer sees all; for 0, none does. ``full_every`` is that number where it is missing.
+    ``attention.sliding_window_pattern`` is a list that says for each layer whether it has the
+    window, or a number n: every n-th layer sees all tokens; 0: no layer does. ``full_every`` is the
+    number where the key is missing.
     """
     if "attention.sliding_window" not in keys:
         keys.refuse({"attention.sliding_window_pattern": None})
@@ -144,23 +178,26 @@ def _windows(keys: Keys, layers: int, full_every: int) -> tuple[int | None, ...]
         return tuple(window if limited else None for limited in pattern.tolist())
     if type(pattern) is not int or not 0 <= pattern <= MAX_WINDOW_EVERY:
         key = keys.name("attention.sliding_window_pattern")
-        keys.fail(f"'{key}' is {brief(pattern)}; it must be a number or say of each layer")
+        keys.fail(
+            f"'{key}' is {shown(pattern)}; it must be a whole number, or a list with true or false "
+            "for each layer"
+        )
     return tuple(None if pattern and (i + 1) % pattern == 0 else window for i in range(layers))
 
 
 def _kv_heads(keys: Keys, heads: int) -> int:
-    """Heads of K and V; a file may also give one number a layer, which must then all be equal."""
+    """Heads of K and V. A file may have one number for each layer; they must all be equal."""
     value = keys.raw("attention.head_count_kv", heads)
     if isinstance(value, np.ndarray) and value.size and (value == value[0]).all():
         value = value[0].item()
     if type(value) is not int or not 0 < value <= heads or heads % value:
         key = keys.name("attention.head_count_kv")
-        keys.fail(f"'{key}' is {brief(value)}; it must divide the {heads} heads")
+        keys.fail(f"'{key}' is {shown(value)}; it must divide the {heads} heads")
     return value
 
 
 def _head_dim(keys: Keys, hidden: int, heads: int) -> int:
-    """Channels of a head: ``key_length``, or the hidden size split among the heads."""
+    """Channels of a head: ``key_length``, else the hidden size divided by the heads."""
     if "attention.key_length" in keys:
         head_dim = keys.count("attention.key_length")
     elif hidden % heads:
@@ -180,14 +217,14 @@ def _head_dim(keys: Keys, hidden: int, heads: int) -> int:
 
 
 def _vocab_size(keys: Keys) -> int:
-    """Rows of the embedding, which are as many as the tokenizer has tokens."""
+    """Rows of the embedding; the tokenizer must have as many tokens."""
     file = keys.file
-    if (embedding := file.tensors.get("token_embd.weight")) is None:
-        keys.fail("the tensor 'token_embd.weight' is missing")
+    if (embedding := file.tensors.get(EMBEDDING)) is None:
+        keys.fail(f"the tensor '{EMBEDDING}' is missing")
     rows = embedding.shape[0]
     if keys.count("vocab_size", rows) != rows:
-        keys.fail(f"'{keys.name('vocab_size')}' is not the {rows} rows of 'token_embd.weight'")
+        keys.fail(f"'{keys.name('vocab_size')}' is not the {rows} rows of '{EMBEDDING}'")
     tokens = file.get("tokenizer.ggml.tokens", list, None)
     if tokens is not None and len(tokens) != rows:
-        keys.fail(f"the vocabulary has {len(tokens)} tokens, 'token_embd.weight' {rows} rows")
+        keys.fail(f"the vocabulary has {len(tokens)} tokens, '{EMBEDDING}' {rows} rows")
     return rows

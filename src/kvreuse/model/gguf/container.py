@@ -1,7 +1,8 @@
-"""GGUFFile: a GGUF file mapped read-only, its header checked as a whole before anything uses it."""
+"""GGUFFile: a GGUF file, mapped read-only; its whole header is checked when it is opened."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import math
@@ -18,9 +19,10 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from kvreuse.errors import ModelFileError
-from kvreuse.model.gguf.ggml import GGMLType
-from kvreuse.model.gguf.header import HeaderReader, shown
+from kvreuse.errors import ModelFileError, shown
+from kvreuse.model.gguf.header import HeaderReader
+from kvreuse.model.tensors import StoredTensor
+from kvreuse.ops.tensor_types import TensorType
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -46,27 +48,25 @@ D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """Where a tensor lies. ``shape`` is in NumPy's order: (rows, cols), a row contiguous.
+class TensorInfo(StoredTensor):
+    """Where a tensor lies. ``shape`` is in NumPy's order, the reverse of the file's.
 
     ``offset`` counts from the start of the file, which holds all ``nbytes`` bytes from there.
     """
 
-    name: str
-    type: GGMLType
-    shape: tuple[int, ...]
     offset: int
-    nbytes: int
 
 
 class GGUFFile:
     """A GGUF file (little-endian, version 2 or 3); a context manager that unmaps it at the end.
 
-    ``metadata`` holds numbers and texts as Python's, arrays of texts as lists, arrays of numbers
-    as NumPy arrays; ``tensors`` what lies where. Both stay valid after ``close()``.
+    ``metadata`` holds the keys: numbers and texts as Python has them, arrays of texts as lists,
+    arrays of numbers as NumPy arrays. ``tensors`` holds the tensors by name. Both stay valid after
+    ``close()``.
 
-    Raises ``ModelFileError``, one line, where the file cannot be read, is no GGUF file or lies:
-    counts and sizes beyond its end, duplicate names, tensors that overlap or are not aligned.
+    Raises ``ModelFileError``, one line, where the file cannot be read, is no GGUF file or is
+    damaged: counts and sizes beyond its end, duplicate names, tensors that overlap or are not
+    aligned.
     """
 
     path: Path
@@ -89,7 +89,7 @@ class GGUFFile:
             raise
         self._digest: bytes | None = None
         self._mapping: mmap.mmap | None = mapping
-        # The array and its views own the mapping: it goes with the last of them.
+        # The array and its views own the mapping: the file is unmapped with the last of them.
         self._bytes: npt.NDArray[np.uint8] | None = np.frombuffer(mapping, np.uint8)
 
     def data(self, name: str) -> npt.NDArray[np.uint8]:
@@ -100,7 +100,7 @@ class GGUFFile:
         return self._bytes[tensor.offset : tensor.offset + tensor.nbytes]
 
     def release(self, name: str) -> None:
-        """Let the system have the memory of a tensor that has been read; it may be read again."""
+        """Give the memory of a tensor back to the system; the tensor may be read again."""
         advice = getattr(mmap, "MADV_DONTNEED", None)
         if self._mapping is None or advice is None:
             return
@@ -117,8 +117,8 @@ class GGUFFile:
     def get(self, key: str, kind: type[Any], default: Any = _MISSING) -> Any:
         """The value of ``key``, of ``kind`` int, float, bool, str, list (of str) or ``np.ndarray``.
 
-        An int serves as a float; a bool is no number. Raises ``ModelFileError`` where the value is
-        of another kind, or the key is missing and there is no ``default``.
+        An int is accepted as a float; a bool is not accepted as a number. Raises ``ModelFileError``
+        where the value is of another kind, or the key is missing and there is no ``default``.
         """
         value = self.metadata.get(key, _MISSING)
         if value is _MISSING:
@@ -134,12 +134,8 @@ class GGUFFile:
             )
         return value
 
-    def tensor_types(self) -> dict[GGMLType, int]:
-        """How many tensors there are of each type, the most frequent first."""
-        return dict(Counter(tensor.type for tensor in self.tensors.values()).most_common())
-
     def sha256(self) -> bytes:
-        """SHA-256 of the whole file, as it is mapped; computed once."""
+        """SHA-256 of the whole file, 32 bytes; computed once."""
         if self._bytes is None:
             raise ValueError(f"{self.path} is closed")
         if self._digest is None:
@@ -147,7 +143,7 @@ class GGUFFile:
         return self._digest
 
     def close(self) -> None:
-        """Unmap the file; where views of ``data`` are still alive, with the last of them."""
+        """Unmap the file, or leave that to the last view of ``data`` if there still is one."""
         self._bytes = None
         self._mapping = None
 
@@ -164,7 +160,7 @@ class GGUFFile:
 
 
 def _open(path: Path) -> mmap.mmap:
-    """The whole file, mapped read-only. Regular files only: a pipe blocks, a device has no end."""
+    """The whole file, mapped read-only. Only regular files are opened: a pipe would block."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
@@ -228,13 +224,13 @@ def _read_tensors(reader: HeaderReader, count: int, alignment: int, size: int) -
             raise reader.error(
                 f"the file is cut off: {missing} bytes of {shown(info.name)} are missing"
             )
-        tensors.append(TensorInfo(info.name, info.type, info.shape, offset, info.nbytes))
+        tensors.append(dataclasses.replace(info, offset=offset))
     _check_apart(reader, tensors)
     return tensors
 
 
 def _read_tensor(reader: HeaderReader, index: int) -> TensorInfo:
-    """One entry of the header; its offset is still counted from the start of the data."""
+    """One entry of the header. Its offset counts from the start of the data, not of the file."""
     name = reader.string(f"the name of tensor {index}", MAX_NAME_BYTES)
     what = f"the tensor {shown(name)}"
     num_dims = reader.u32(f"the number of dimensions of {what}")
@@ -244,7 +240,7 @@ def _read_tensor(reader: HeaderReader, index: int) -> TensorInfo:
     type_id = reader.u32(f"the type of {what}")
     offset = reader.u64(f"the offset of {what}")
     try:
-        kind = GGMLType(type_id)
+        kind = TensorType(type_id)
     except ValueError:
         raise reader.error(f"{what} has the unknown type {type_id}") from None
     if 0 in dims:
@@ -254,11 +250,11 @@ def _read_tensor(reader: HeaderReader, index: int) -> TensorInfo:
             f"{what} has rows of {dims[0]}, no multiple of {kind.name}'s {kind.block_size}"
         )
     nbytes = math.prod(dims) // kind.block_size * kind.block_bytes
-    return TensorInfo(name, kind, tuple(reversed(dims)), offset, nbytes)
+    return TensorInfo(name, kind, tuple(reversed(dims)), nbytes, offset)
 
 
 def _check_apart(reader: HeaderReader, tensors: list[TensorInfo]) -> None:
-    """No two tensors of one name, no two that share a byte."""
+    """Check that no two tensors have one name, and that no two share a byte."""
     if len(names := {tensor.name for tensor in tensors}) != len(tensors):
         counts = Counter(tensor.name for tensor in tensors)
         twice = next(name for name in names if counts[name] > 1)

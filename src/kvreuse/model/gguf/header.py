@@ -33,17 +33,12 @@ NUMBERS = {
     11: "<q",
     12: "<d",
 }
-# Far above any model, so that a lying file cannot make us spend minutes or gigabytes on its lies.
+# Far above any real model, so that reading a damaged file takes neither minutes nor gigabytes.
 MAX_STRING_BYTES = 1 << 24
 MAX_STRINGS = 1 << 22
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-
-
-def shown(name: str) -> str:
-    """A name from a file, safe to print within one line: quoted, escaped and of bounded length."""
-    return repr(name if len(name) <= 80 else name[:77] + "...")
 
 
 class HeaderReader:
@@ -81,7 +76,10 @@ class HeaderReader:
         return int(_U64.unpack_from(self._data, self.skip(8, what))[0])
 
     def count(self, what: str, least: int, limit: int) -> int:
-        """A ``u64`` number of items, at most ``limit``, each of them ``least`` bytes or more."""
+        """A ``u64`` number of items: at most ``limit``, and at most as many as the file may hold.
+
+        ``least`` is the smallest size of one, in bytes.
+        """
         count = self.u64(what)
         if count > limit or count * least > self._size - self.position:
             left = self._size - self.position
@@ -101,7 +99,7 @@ class HeaderReader:
         return self._text(self._data[start : start + length], what)
 
     def value(self, what: str) -> Any:
-        """A value behind its type: int, float, bool, str, list of str, NumPy array (a copy)."""
+        """A type and a value of it: int, float, bool, str, list of str, NumPy array (a copy)."""
         kind = self.u32(f"the type of {what}")
         if kind in NUMBERS:
             start = self.skip(struct.calcsize(NUMBERS[kind]), what)

@@ -8,9 +8,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from kvreuse.errors import ModelFileError
+from kvreuse.errors import ModelFileError, shown
 from kvreuse.model.gguf.container import GGUFFile
-from kvreuse.model.gguf.header import shown
 
 WIDTH_MULTIPLE = 32  # of every row of a matrix: the kernels' group
 MAX_POSITION = (1 << 31) - 1  # positions are int32
@@ -35,7 +34,7 @@ class Keys:
         return self.name(suffix) in self.file.metadata
 
     def raw(self, suffix: str, default: Any = None) -> Any:
-        """The value as it lies in the file, of any kind."""
+        """The value as the file has it, of any kind; ``default`` without the key."""
         return self.file.metadata.get(self.name(suffix), default)
 
     def count(self, suffix: str, default: int | None = None, at_most: int = MAX_POSITION) -> int:
@@ -47,7 +46,7 @@ class Keys:
         return value
 
     def width(self, suffix: str) -> int:
-        """The length of a row: a whole number of the kernels' groups."""
+        """The length of a row of a matrix: a multiple of the kernels' group."""
         value = self.count(suffix)
         if value % WIDTH_MULTIPLE:
             self.fail(
@@ -64,19 +63,14 @@ class Keys:
         return value
 
     def refuse(self, neutral: Mapping[str, Any]) -> None:
-        """Fail on a key that is there with another value than its harmless one (None: none is)."""
+        """Fail where a key has another value than its neutral one; None: where it is there."""
         for suffix, harmless in neutral.items():
             if suffix not in self:
                 continue
             value = self.raw(suffix)
             if isinstance(value, np.ndarray) or value != harmless:
-                self.fail(f"'{self.name(suffix)}' is {brief(value)}, which is not supported")
+                self.fail(f"'{self.name(suffix)}' is {shown(value)}, which is not supported")
 
     def fail(self, message: str) -> NoReturn:
         """Raise ``ModelFileError`` with the file's name and ``message``."""
         raise ModelFileError(f"{self.file.path}: {message}")
-
-
-def brief(value: Any) -> str:
-    """A value of a file, for a message of one line."""
-    return shown(value if isinstance(value, str) else " ".join(repr(value).split()))

@@ -1,4 +1,4 @@
-"""The rotary embedding that a GGUF file asks for: its keys, and the tensor of factors."""
+"""The rotary embedding that a GGUF file describes, by keys or by a tensor of factors."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from kvreuse.model.gguf.ggml import GGMLType
-from kvreuse.model.gguf.header import shown
-from kvreuse.model.gguf.keys import Keys, brief
+from kvreuse.errors import shown
+from kvreuse.model.gguf.keys import Keys
+from kvreuse.model.gguf.names import tensor_name
+from kvreuse.model.tensors import Role, Weight
+from kvreuse.ops.tensor_types import TensorType
 from kvreuse.shape import RopePairs, RopeScaling, RopeSpec
 
-FACTORS = "rope_freqs.weight"
+FACTORS = tensor_name(Weight(Role.ROPE_FACTORS))
 DEFAULT_BASE = 10000.0
 
-# Variants of YaRN, and the values that leave it as in the paper.
+# Keys of variants of YaRN, and the values with which it is as in the paper.
 YARN_NEUTRAL = {
     "rope.scaling.yarn_attn_factor": 1.0,
     "rope.scaling.yarn_ext_factor": 1.0,
     "rope.scaling.yarn_log_multiplier": 0.0,
 }
+# Keys that scale, and the values with which they do not.
 UNSCALED = {
     "rope.scaling.factor": 1.0,
     "rope.scaling.attn_factor": 1.0,
@@ -35,8 +38,9 @@ def read_rope(
 ) -> RopeSpec:
     """The embedding of layers without a window, scaling included. Raises ``ModelFileError``.
 
-    A file scales by keys or by ``rope_freqs.weight`` (as Llama 3's converters do), never by both. A
-    factor without a type is linear, as is the older key ``rope.scale_linear``.
+    A file may scale by keys or by the tensor ``rope_freqs.weight`` (as Llama 3's converters do),
+    not by both. A factor without a type means linear scaling, and so does the older key
+    ``rope.scale_linear``.
     """
     dims = keys.count("rope.dimension_count", head_dim, at_most=head_dim)
     if dims % 2:
@@ -54,7 +58,7 @@ def _scaled(keys: Keys, plain: RopeSpec) -> RopeSpec:
     kind = keys.raw("rope.scaling.type", "linear")
     if not isinstance(kind, str) or kind not in REGIMES:
         name, known = keys.name("rope.scaling.type"), ", ".join(REGIMES)
-        keys.fail(f"'{name}' is {brief(kind)}, which is not supported (supported: {known})")
+        keys.fail(f"'{name}' is {shown(kind)}, which is not supported (supported: {known})")
     return REGIMES[kind](keys, plain)
 
 
@@ -129,7 +133,7 @@ def _with(plain: RopeSpec, scaling: RopeScaling, **numbers: float) -> RopeSpec:
 
 
 def _factor(keys: Keys, suffix: str, default: float | None = None) -> float:
-    """How much longer than trained; never shorter."""
+    """By how much the context is longer than the trained one: at least 1."""
     factor = keys.real(suffix, default)
     if factor < 1.0:
         keys.fail(f"'{keys.name(suffix)}' is {factor}; it must be at least 1")
@@ -137,9 +141,9 @@ def _factor(keys: Keys, suffix: str, default: float | None = None) -> float:
 
 
 def _factors(keys: Keys, pairs: int) -> tuple[float, ...]:
-    """The divisors of ``rope_freqs.weight``, one a pair."""
+    """The divisors in ``rope_freqs.weight``, one for each pair of channels."""
     tensor = keys.file.tensors[FACTORS]
-    if tensor.shape != (pairs,) or tensor.type != GGMLType.F32:
+    if tensor.shape != (pairs,) or tensor.type != TensorType.F32:
         shape = " x ".join(map(str, tensor.shape))
         keys.fail(f"the tensor '{FACTORS}' is {tensor.type.name} {shape}, not F32 {pairs}")
     factors = keys.file.data(FACTORS).view(np.float32)

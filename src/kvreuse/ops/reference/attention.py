@@ -11,9 +11,10 @@ import dataclasses
 import numpy as np
 
 from kvreuse.kv.codec.floats import Float32, add, exp2, fma, mul, tree16
-from kvreuse.kv.layout import KINDS, KVLayout
+from kvreuse.kv.layout import KVLayout
 from kvreuse.ops.reference.pages import Ints, Pages, locate, read_records
 from kvreuse.ops.reference.products import Keys, Values, keys_of, values_of
+from kvreuse.shape import KINDS
 
 PART, STEP, LANES = 512, 64, 16
 LOWEST = np.float32(-1e30)
@@ -51,13 +52,14 @@ def attend(
     ``positions`` and ``row_seq`` int32 ``[T]``. Tokens from ``kv_len`` on may hold anything.
     """
     heads, dim = q.shape[1:]
-    group = heads // layout.num_kv_heads
+    kv_heads = layout.layers[layer].kv_heads
+    group = heads // kv_heads
     out = np.zeros(q.shape, dtype=np.float32)
     for seq in np.unique(row_seq):
         rows = np.flatnonzero(row_seq == seq)
         last = np.repeat(positions[rows], group)
         first = np.maximum(last - np.int32((window or last.max() + 1) - 1), 0)
-        for head in range(layout.num_kv_heads):
+        for head in range(kv_heads):
             mine = slice(head * group, (head + 1) * group)
             k, v = _sequence(pages, layout, layer, head, tables[seq], int(kv_len[seq]))
             seen = _rows(q[rows, mine].reshape(-1, dim), k, v, first, last)
@@ -70,11 +72,12 @@ def _sequence(
 ) -> tuple[Keys, Values]:
     """Keys and values of one head of one sequence, padded to a whole step."""
     where = locate(table, np.arange(length, dtype=np.int32), layout.page_size)
+    shape = layout.layers[layer]
     padding = -length % STEP
     keys, values = (read_records(pages, layout, layer, kind, head, where) for kind in KINDS)
     return (
-        keys_of(layout.plane_codec(layer, "key", head), keys, layout.head_dim, padding),
-        values_of(layout.plane_codec(layer, "value", head), values, layout.head_dim, padding),
+        keys_of(layout.plane_codec(layer, "key", head), keys, shape.key_dim, padding),
+        values_of(layout.plane_codec(layer, "value", head), values, shape.value_dim, padding),
     )
 
 

@@ -106,7 +106,7 @@ class _Step:
         return rms_norm(x, self.vector(f"{name}.weight"), self.spec.rms_norm_eps)
 
     def window(self, layer: int) -> int | None:
-        return self.spec.windows[layer] if self.spec.windows else None
+        return self.spec.layers[layer].window
 
     def heads(self, x: Float32, name: str) -> Float32:
         """A linear whose outputs are heads: ``[T, heads, head_dim]``."""

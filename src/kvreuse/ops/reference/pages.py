@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kvreuse.kv.codec.floats import Float32
-from kvreuse.kv.codec.planes import TILE_TOKENS, Kind, Places
-from kvreuse.kv.layout import KINDS, KVLayout, Plane
+from kvreuse.kv.codec.planes import TILE_TOKENS, Places
+from kvreuse.kv.layout import KVLayout, Plane
+from kvreuse.shape import KINDS, Kind
 
 Pages = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
@@ -24,7 +25,7 @@ def write_rows(
     comes before.
     """
     for kind, rows in zip(KINDS, (k, v), strict=True):
-        for head in range(layout.num_kv_heads):
+        for head in range(layout.layers[layer].kv_heads):
             plane = Plane(layer, kind, head)
             clip = layout.codec.clip(*plane)
             records = layout.plane_codec(*plane).pack(rows[:, head], kind, clip)
@@ -43,12 +44,11 @@ def read_rows(pages: Pages, layout: KVLayout, layer: int, where: Where) -> tuple
 
     def rows(kind: Kind, head: int) -> Float32:
         records = read_records(pages, layout, layer, kind, head, where)
-        return layout.plane_codec(layer, kind, head).unpack(records, layout.head_dim, kind)
+        width = layout.layers[layer].width(kind)
+        return layout.plane_codec(layer, kind, head).unpack(records, width, kind)
 
-    keys, values = (
-        np.stack([rows(kind, head) for head in range(layout.num_kv_heads)], axis=1)
-        for kind in KINDS
-    )
+    heads = range(layout.layers[layer].kv_heads)
+    keys, values = (np.stack([rows(kind, head) for head in heads], axis=1) for kind in KINDS)
     return keys, values
 
 
@@ -67,6 +67,6 @@ def locate(table: Ints, positions: Ints, page_size: int) -> Where:
 
 def _places(layout: KVLayout, layer: int, kind: Kind, head: int, token: Ints) -> Places:
     """Where in a page the bytes of tokens of one plane lie, int64 ``[T, row_bytes]``."""
-    places = layout.plane_codec(layer, kind, head).places(layout.head_dim, kind)
+    places = layout.plane_codec(layer, kind, head).places(layout.layers[layer].width(kind), kind)
     tile = token // TILE_TOKENS * places.size + layout.plane_offset(layer, kind, head)
     return tile[:, None] + places[token % TILE_TOKENS]

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kvreuse.kv.codec.floats import Float32, Float64, add, flush, fma, mul, round_bf16, tree16
-from kvreuse.kv.codec.planes import BF16, INT4, INT8, Kind, PlaneCodec
+from kvreuse.kv.codec.planes import BF16, INT4, INT8, PlaneCodec
 from kvreuse.kv.codec.rows import GROUP, LARGEST, IntegerRows
 from kvreuse.ops.reference.pages import Pages
+from kvreuse.shape import Kind
 
 TILE, LANES = 32, 16
 MOST = 16256

@@ -122,7 +122,7 @@ def _long_steps(llm: LLM, lengths: list[int]) -> dict[str, list[Any]]:
     seconds: list[float] = []
     held: list[int] = []
     for length in lengths:
-        prompt = random_tokens((length,), length, llm.spec.vocab_size)
+        prompt = random_tokens((length,), length, llm.shape.vocab_size)
         request = llm.engine.submit(Ask(prompt, greedy(STEPS + 1))).request_id
         while not llm.engine.step():  # prefill
             pass

@@ -44,9 +44,8 @@ class Concatenation:
 
     def open(self) -> list[Rows]:
         """Arrays without rows."""
-        layout = self._layout
-        shape = layout.num_kv_heads, 0, layout.head_dim
-        return [np.empty(shape, np.uint16) for _ in range(2 * layout.num_layers)]
+        layers, heads, channels = sizes_of(self._layout)
+        return [np.empty((heads, 0, channels), np.uint16) for _ in range(2 * layers)]
 
     def append(self, sequence: list[Rows], row: Rows) -> None:
         """A new array of each, one row longer; the old one goes."""
@@ -70,8 +69,9 @@ class Pages:
         self._size = layout.page_size
         self._pool = PagePool(layout, layout.pages_for(tokens))
         self.mapped_bytes = self._pool.nbytes
-        shape = layout.num_layers, 2, layout.num_kv_heads, self._size, layout.head_dim
-        self._rows = self._pool.data.view(np.uint16).reshape(-1, *shape)
+        layers, heads, channels = sizes_of(layout)
+        rows = self._pool.data.view(np.uint16)
+        self._rows = rows.reshape(-1, layers, 2, heads, self._size, channels)
 
     def open(self) -> list[int]:
         """The number of tokens, then a table of pages."""
@@ -112,5 +112,11 @@ HOLDERS: Mapping[str, Callable[[KVLayout, int], Holder]] = {
 
 def row_of(layout: KVLayout) -> Rows:
     """The keys and values of some token."""
-    shape = layout.num_layers, 2, layout.num_kv_heads, 1, layout.head_dim
-    return np.ones(shape, np.uint16)
+    layers, heads, channels = sizes_of(layout)
+    return np.ones((layers, 2, heads, 1, channels), np.uint16)
+
+
+def sizes_of(layout: KVLayout) -> tuple[int, int, int]:
+    """Layers, KV heads and channels of a head, where all layers are alike."""
+    layer = layout.layers[0]
+    return len(layout.layers), layer.kv_heads, layer.key_dim

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from kvreuse.errors import ConfigError
+from kvreuse.kv.codec.codec import UNIFORM
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.plan.memory import MemoryPlan
 from kvreuse.plan.report import Wish, plan_of
-from kvreuse.plan.rows import CODECS
 from kvreuse.plan.source import find_model
 from kvreuse.sizes import format_size
 from kvreuse.study.figures.record import Caption, Captions, Options, Record, machine_facts
@@ -30,7 +30,7 @@ def measure(options: Options) -> Record:
     if not 2 * SHORTEST <= longest <= limit:
         raise ConfigError(f"--tokens must be from {2 * SHORTEST} to {limit:,}, got {longest:,}")
     wish = Wish(memory=machine["memory_available"], threads=machine["threads"])
-    plans = {codec: plan_of(model, wish, codec) for codec in CODECS}
+    plans = {codec: plan_of(model, wish, codec) for codec in UNIFORM}
     lengths = _lengths(longest)
     planned = {
         codec: {str(n): [plan.kv_bytes(length, n) for length in lengths] for n in BATCHES}

@@ -12,7 +12,7 @@ from typing import Any
 
 from kvreuse.kv.layout import KVLayout
 from kvreuse.sizes import format_size
-from kvreuse.study.figures.holders import HOLDERS, row_of
+from kvreuse.study.figures.holders import HOLDERS, row_of, sizes_of
 from kvreuse.study.figures.record import Caption, Captions, Options, Record, machine_facts
 from kvreuse.study.figures.running import layout_of, medians, repeated
 from kvreuse.study.figures.words import duration, factor, medians_of, medians_of_zh, percent
@@ -105,9 +105,9 @@ def _peak(name: str, layout: KVLayout, tokens: int) -> int:
 
 def _load(name: str, layout: KVLayout, longest: int, rounds: int) -> dict[str, list[int]]:
     """The load in a process of its own, whose resident memory is nobody else's."""
-    shape = [layout.num_layers, layout.num_kv_heads, layout.head_dim, layout.page_size]
+    uniform = [*sizes_of(layout), layout.page_size]
     wanted = json.dumps(
-        {"holder": name, "shape": shape, "slots": SLOTS, "longest": longest, "rounds": rounds}
+        {"holder": name, "layout": uniform, "slots": SLOTS, "longest": longest, "rounds": rounds}
     )
     command = [sys.executable, "-m", "kvreuse.study.figures.pool_load", wanted]
     result = subprocess.run(command, capture_output=True, check=True)

@@ -1,6 +1,7 @@
 """A load on one holder of keys and values, in a process of its own: resident and live bytes.
 
-``python -m kvreuse.study.figures.pool_load '{"holder": "pool", "shape": [...], ...}'`` prints JSON.
+``python -m kvreuse.study.figures.pool_load '{"holder": "pool", "layout": [...], ...}'`` prints
+JSON; ``layout`` are the arguments of ``KVLayout.uniform``.
 """
 
 from __future__ import annotations
@@ -58,8 +59,7 @@ def load(
 def main(wanted: str) -> None:
     """Run the load that ``wanted`` describes, and print what was found."""
     options: dict[str, Any] = json.loads(wanted)
-    layers, heads, head_dim, page_size = options.pop("shape")
-    layout = KVLayout(layers, heads, head_dim, page_size)
+    layout = KVLayout.uniform(*options.pop("layout"))
     json.dump(load(options.pop("holder"), layout, **options), sys.stdout)
 
 

@@ -44,7 +44,7 @@ def measure(options: Options) -> Record:
             nonlocal num_runs, done
             found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
             for share in SHARES:
-                head, prompts = _prompts(share, tokens, num_runs, caching.spec.vocab_size)
+                head, prompts = _prompts(share, tokens, num_runs, caching.shape.vocab_size)
                 for way, llm in llms.items():
                     found[way].append(_serve(llm, head, prompts))
                 done += 1

@@ -9,8 +9,8 @@ from typing import Any
 
 from kvreuse.config import EngineConfig
 from kvreuse.errors import ConfigError
+from kvreuse.kv.codec.codec import UNIFORM
 from kvreuse.model.fetch.source import resolve
-from kvreuse.plan.rows import CODECS
 from kvreuse.sizes import format_size
 from kvreuse.study.figures.record import Caption, Captions, Options, Record, machine_facts
 from kvreuse.study.figures.words import three
@@ -55,10 +55,10 @@ def _evaluate(options: Options) -> dict[str, Any]:
     """What ``kvreuse eval --json`` would write of a few windows of the standard text."""
     config = EngineConfig(model=options.model, threads=options.threads)
     subject = Subject.load(resolve(options.model), config)
-    context = min(options.tokens or TOKENS, subject.spec.context_length)
+    context = min(options.tokens or TOKENS, subject.shape.context_length)
     text = standard_text()
     windows = windows_of(text, subject.tokenizer, context, WINDOWS)
-    results = evaluate(subject, codecs_of(subject, list(CODECS), None), windows, options.progress)
+    results = evaluate(subject, codecs_of(subject, list(UNIFORM), None), windows, options.progress)
     return {
         "model": options.model_name,
         "text": text.name,

@@ -16,7 +16,7 @@ from kvreuse.errors import ConfigError
 from kvreuse.kv.layout import KVLayout
 from kvreuse.llm import LLM
 from kvreuse.model.fetch.source import resolve
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
 from kvreuse.study.figures.record import Options
 
 T = TypeVar("T")
@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 def layout_of(model: str) -> tuple[KVLayout, int]:
     """The pages of a model in bf16, and the longest sequence that it was made for."""
-    with GGUFFile(resolve(model)) as file:
-        spec = read_spec(file)
-    return KVLayout.of(spec), spec.context_length
+    with open_checkpoint(resolve(model)) as checkpoint:
+        shape = checkpoint.shape
+    return KVLayout.of(shape), shape.context_length
 
 
 def engine(options: Options, length: int, sequences: int = 1, **settings: Any) -> LLM:

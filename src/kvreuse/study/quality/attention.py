@@ -40,23 +40,23 @@ class Probe:
 
     @classmethod
     def of(
-        cls, spec: ModelShape, layer: int, rows: LayerRows, head: int, behind: Float32Array
+        cls, shape: ModelShape, layer: int, rows: LayerRows, head: int, behind: Float32Array
     ) -> Probe:
         """The probe of KV head ``head`` of ``rows``, which are of ``layer``; ``behind`` is
         float32[q_size, hidden] of all heads."""
-        group = slice(head * spec.group_size, (head + 1) * spec.group_size)
-        scale = np.float32(spec.attention_scale or 1 / math.sqrt(spec.head_dim))
-        queries = rows.queries[:, group].reshape(-1, spec.head_dim) * scale
+        group = slice(head * shape.group_size, (head + 1) * shape.group_size)
+        scale = np.float32(shape.attention_scale or 1 / math.sqrt(shape.head_dim))
+        queries = rows.queries[:, group].reshape(-1, shape.head_dim) * scale
         keys, values = rows.keys[:, head], rows.values[:, head]
-        at = np.repeat(rows.query_positions, spec.group_size)[:, None]
+        at = np.repeat(rows.query_positions, shape.group_size)[:, None]
         tokens = np.arange(len(keys))[None]
         seen = tokens <= at
-        window = spec.windows[layer] if spec.windows else None
+        window = shape.layers[layer].window
         if window is not None:
             seen &= tokens > at - window
         hidden = np.where(seen, 0, -np.inf).astype(np.float32)
         scores = np.asarray(queries @ keys.T + hidden, dtype=np.float32)
-        channels = slice(group.start * spec.head_dim, group.stop * spec.head_dim)
+        channels = slice(group.start * shape.head_dim, group.stop * shape.head_dim)
         return cls(
             queries,
             keys,

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager
 
 from kvreuse.errors import ConfigError
 from kvreuse.kv.codec.calibration import Calibration
-from kvreuse.kv.codec.codec import AUTO
+from kvreuse.kv.codec.codec import AUTO, make_codec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.ops.batch import Int32Array
 from kvreuse.study.quality.increase import Increase, Increases, Report, ticker
 from kvreuse.study.quality.learn import PROBE_WINDOWS, learn
-from kvreuse.study.quality.subject import Subject, codec_of
+from kvreuse.study.quality.subject import Subject
 from kvreuse.study.quality.texts import Text, windows_of
 from kvreuse.study.quality.widths import (
     INT4,
@@ -57,8 +57,8 @@ def calibrate(subject: Subject, text: Text, bound: float, stage: Stage) -> Calib
 
     ConfigError for a text that is too short.
     """
-    spec, tokenizer = subject.spec, subject.tokenizer
-    context = min(LEARN_CONTEXT, spec.context_length)
+    shape, tokenizer = subject.shape, subject.tokenizer
+    context = min(LEARN_CONTEXT, shape.context_length)
     windows = windows_of(text, tokenizer, context, LEARN_WINDOWS)
     if len(windows) < 2:
         raise ConfigError(
@@ -70,7 +70,7 @@ def calibrate(subject: Subject, text: Text, bound: float, stage: Stage) -> Calib
     trials = _trial_windows(subject, text, len(windows) * context)
     with stage("Perplexity of codecs") as report:
         measured = Increases(subject, trials, ticker(trials, 1 + len(FIXED), report))
-        found = {name: measured.of(codec_of(spec, name, learnt)) for name in FIXED}
+        found = {name: measured.of(make_codec(name, shape.layers, learnt)) for name in FIXED}
     with stage("Widths for auto") as report:
         measured.tick = ticker(trials, MOST_TRIALS, report)
         chosen = _mixture(subject, learnt, found, bound, measured)
@@ -83,7 +83,7 @@ def calibrate(subject: Subject, text: Text, bound: float, stage: Stage) -> Calib
         text=f"{text.name}, {tokens:,} tokens",
     )
     sizes = {
-        name: KVLayout.of(spec, codec=codec_of(spec, name, calibration)).bytes_per_token
+        name: KVLayout.of(shape, codec=make_codec(name, shape.layers, calibration)).bytes_per_token
         for name in ("bf16", *found)
     }
     return Calibrated(calibration, tokens, measured.reference_ppl, found, sizes)
@@ -97,26 +97,27 @@ def _mixture(
     measured: Increases,
 ) -> Mixture:
     """The narrowest widths within the bound, uniform ones among them; else bf16 everywhere."""
-    spec, errors = subject.spec, learnt.errors
+    shape, errors = subject.shape, learnt.errors
     assert errors is not None
 
     def measure(widths: Bytes) -> Increase:
-        return measured.of(codec_of(spec, AUTO, dataclasses.replace(learnt, widths=widths)))
+        calibration = dataclasses.replace(learnt, widths=widths)
+        return measured.of(make_codec(AUTO, shape.layers, calibration))
 
     _, layers, kinds, heads = errors.shape
     tried = [
         Mixture(uniform((layers, kinds, heads), keys, values), found[name])
         for name, (keys, values) in FIXED.items()
     ]
-    rungs = ladder(errors, spec.head_dim, rates(errors, *(found[name] for name in FIXED)))
+    rungs = ladder(errors, shape.head_dim, rates(errors, *(found[name] for name in FIXED)))
     tried += search(rungs, found["int4"], bound, measure)
-    best = narrowest(tried, spec.head_dim, bound)
+    best = narrowest(tried, shape.head_dim, bound)
     return best or Mixture(rungs[-1].widths, measure(rungs[-1].widths))
 
 
 def _trial_windows(subject: Subject, text: Text, used: int) -> list[Int32Array]:
     """Windows behind the first ``used`` tokens; the last ones of a text that has none there."""
-    context = min(TRIAL_CONTEXT, subject.spec.context_length)
+    context = min(TRIAL_CONTEXT, subject.shape.context_length)
     first = -(-used // context)
     windows = windows_of(text, subject.tokenizer, context, first + TRIAL_WINDOWS)
     return windows[first:] or windows[-1:]

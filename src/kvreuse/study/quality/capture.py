@@ -57,13 +57,13 @@ class Capture:
 
     def __init__(self, subject: Subject, context: int) -> None:
         """Take buffers for windows of at most ``context`` tokens."""
-        self._spec, self._weights = subject.spec, subject.weights
-        layout = KVLayout.of(subject.spec, codec=BF16)
+        self._shape, self._weights = subject.shape, subject.weights
+        layout = KVLayout.of(subject.shape, codec=BF16)
         self._pool = PagePool(layout, layout.pages_for(context))
         self._table = np.arange(self._pool.num_pages, dtype=np.int32)[None]
         self._limits = subject.limits(context)
         self._decoder = CapturingDecoder(
-            subject.spec, subject.weights, subject.kernels, layout, self._pool.data, self._limits
+            subject.shape, subject.weights, subject.kernels, layout, self._pool.data, self._limits
         )
 
     def window(
@@ -74,10 +74,10 @@ class Capture:
         They are turned as if the window began at the position ``start``, which changes no score:
         RoPE is relative. None: they are not turned.
         """
-        size = self._spec.q_size
+        size = self._shape.q_size
         chunks = list(self._chunks(ids, query_positions))
         found = []
-        for i in range(self._spec.num_layers):
+        for i in range(self._shape.num_layers):
             projected = np.concatenate([rows[i] for rows, _ in chunks])
             residual = np.concatenate([squares[i] for _, squares in chunks])
             queries = projected[query_positions, :size]
@@ -119,18 +119,18 @@ class Capture:
         residual: Float32Array,
         start: int | None,
     ) -> LayerRows:
-        spec, layer = self._spec, self._weights.layers[i]
+        shape, layer = self._shape, self._weights.layers[i]
         bias = layer.qkv_bias if layer.qkv_bias is not None else np.zeros(1, dtype=np.float32)
-        parts = [spec.q_size, spec.q_size + spec.kv_size] if layer.qkv_bias is not None else []
+        parts = [shape.q_size, shape.q_size + shape.kv_size] if layer.qkv_bias is not None else []
         q_bias, k_bias, v_bias = np.split(bias, parts) if parts else (bias, bias, bias)
-        rope = layer_rope(spec, i)
-        k, v = rest[:, : spec.kv_size] + k_bias, rest[:, spec.kv_size :] + v_bias
+        rope = layer_rope(shape, i)
+        k, v = rest[:, : shape.kv_size] + k_bias, rest[:, shape.kv_size :] + v_bias
         positions = np.arange(len(rest), dtype=np.int32)
         return LayerRows(
             query_positions,
             self._turned(queries + q_bias, layer.q_norm, rope, query_positions, start),
             self._turned(k, layer.k_norm, rope, positions, start),
-            v.reshape(len(v), -1, spec.head_dim),
+            v.reshape(len(v), -1, shape.head_dim),
             residual,
         )
 
@@ -142,10 +142,10 @@ class Capture:
         positions: Int32Array,
         start: int | None,
     ) -> Float32Array:
-        heads = x.reshape(len(x), -1, self._spec.head_dim)
+        heads = x.reshape(len(x), -1, self._shape.head_dim)
         if norm is not None:
             square = np.mean(np.square(heads), axis=2, keepdims=True)
-            heads = heads / np.sqrt(square + np.float32(self._spec.rms_norm_eps)) * norm
+            heads = heads / np.sqrt(square + np.float32(self._shape.rms_norm_eps)) * norm
         return heads if start is None else turn(heads, rope, positions + np.int32(start))
 
     def close(self) -> None:
@@ -167,10 +167,10 @@ def turn(heads: Float32Array, rope: RopeSpec, positions: Int32Array) -> Float32A
     return out
 
 
-def layer_rope(spec: ModelShape, layer: int) -> RopeSpec:
+def layer_rope(shape: ModelShape, layer: int) -> RopeSpec:
     """The rotary embedding of a layer: layers with a window may have one of their own."""
-    windowed = bool(spec.windows) and spec.windows[layer] is not None
-    return spec.local_rope if windowed and spec.local_rope is not None else spec.rope
+    local = shape.local_rope if shape.layers[layer].window is not None else None
+    return local or shape.rope
 
 
 def rope_pairs(rope: RopeSpec) -> tuple[slice, slice]:

@@ -8,17 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvreuse.kv.codec.codec import LayerTransform
-from kvreuse.kv.codec.planes import INT4, INT8, Kind, PlaneCodec
+from kvreuse.kv.codec.planes import INT4, INT8, PlaneCodec
 from kvreuse.ops.batch import Float32Array
 from kvreuse.ops.reference.transform import hadamard
-from kvreuse.shape import ModelShape
+from kvreuse.shape import KINDS, Kind, ModelShape
 from kvreuse.study.quality.attention import Probe
 from kvreuse.study.quality.capture import LayerRows
 
 CLIPS = (1.0, 0.96, 0.92, 0.88, 0.84)
 """Shares of a row's range that are tried for int4; int8 keeps all of it."""
-
-KINDS: tuple[Kind, Kind] = ("key", "value")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,19 +30,19 @@ class LayerErrors:
 
 
 def layer_errors(
-    spec: ModelShape,
+    shape: ModelShape,
     layer: int,
     windows: Sequence[LayerRows],
     behind: Float32Array,
     transform: LayerTransform,
 ) -> LayerErrors:
     """Try every plane of a layer at every width, on the rows of some windows."""
-    rows, behind = stored_form(spec, windows, behind, transform)
-    shape = 2, spec.num_kv_heads
-    int8, int4 = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
-    clips = np.ones(shape, dtype=np.float32)
-    for head in range(spec.num_kv_heads):
-        probes = [Probe.of(spec, layer, window, head, behind) for window in rows]
+    rows, behind = stored_form(shape, windows, behind, transform)
+    planes = 2, shape.num_kv_heads
+    int8, int4 = np.zeros(planes, dtype=np.float32), np.zeros(planes, dtype=np.float32)
+    clips = np.ones(planes, dtype=np.float32)
+    for head in range(shape.num_kv_heads):
+        probes = [Probe.of(shape, layer, window, head, behind) for window in rows]
         for i, kind in enumerate(KINDS):
             int8[i, head] = plane_error(probes, kind, INT8, 1.0)
             tried = [plane_error(probes, kind, INT4, clip) for clip in CLIPS]
@@ -53,7 +51,7 @@ def layer_errors(
 
 
 def stored_form(
-    spec: ModelShape,
+    shape: ModelShape,
     windows: Sequence[LayerRows],
     behind: Float32Array,
     transform: LayerTransform,
@@ -63,7 +61,7 @@ def stored_form(
     Scores then differ by one number a query, which no softmax knows; values and what follows them
     are rotated together.
     """
-    rotation = hadamard(np.eye(spec.head_dim, dtype=np.float32))
+    rotation = hadamard(np.eye(shape.head_dim, dtype=np.float32))
     if transform.hadamard_values:
         behind = (rotation @ behind.reshape(-1, *rotation.shape[:1], behind.shape[1])).reshape(
             behind.shape

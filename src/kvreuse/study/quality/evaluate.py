@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from kvreuse.kv.codec.calibration import Calibration
-from kvreuse.kv.codec.codec import BF16, KVCodec
+from kvreuse.kv.codec.codec import BF16, KVCodec, make_codec
 from kvreuse.model.calibrated import calibration_path
 from kvreuse.ops.batch import Float32Array, Int32Array
 from kvreuse.study.quality.increase import Report, Tick, ticker
 from kvreuse.study.quality.metrics import Comparison, Quality
-from kvreuse.study.quality.subject import Measured, Subject, codec_of, geometry
+from kvreuse.study.quality.subject import Measured, Subject
 
 NARROWEST = ("int4", "k8v4", "int8")
 """Codecs that have a naive form, that with the fewest bits first."""
@@ -64,11 +64,11 @@ def codecs_of(subject: Subject, names: Sequence[str], calibration: Path | None) 
     found = Calibration.load(path) if calibration or path.exists() else None
     if found is not None:
         found.check_model(subject.digest)
-        found.check_geometry(**geometry(subject.spec))
-    codecs = [codec_of(subject.spec, name, found) for name in names]
+    layers = subject.shape.layers
+    codecs = [make_codec(name, layers, found) for name in names]
     naive = next((name for name in NARROWEST if name in names), NARROWEST[0])
     plain = Calibration(subject.digest, hadamard_keys=False, hadamard_values=False)
-    return [*codecs, codec_of(subject.spec, naive, plain)]
+    return [*codecs, make_codec(naive, layers, plain)]
 
 
 def evaluate(

@@ -9,7 +9,7 @@ import numpy as np
 
 from kvreuse.kv.codec.calibration import WIDTHS, Calibration
 from kvreuse.ops.batch import Float32Array
-from kvreuse.study.quality.errors import KINDS
+from kvreuse.shape import KINDS
 
 EDGES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 """Errors at which the colour changes: eight colours."""

@@ -31,13 +31,13 @@ def learn(
     subject: Subject, windows: Sequence[Int32Array], report: Report | None = None
 ) -> Calibration:
     """Constants, scales, clips and errors from two or more windows; nothing else is in it."""
-    layers = subject.spec.num_layers
+    layers = subject.shape.num_layers
     total = len(windows) + layers
     probing = min(PROBE_WINDOWS, len(windows) - 1)
     size = max(len(window) for window in windows)
-    horizon = min(HORIZON, subject.spec.context_length)
+    horizon = min(HORIZON, subject.shape.context_length)
     moments = [
-        Moments(subject.spec, layer_rope(subject.spec, layer), horizon) for layer in range(layers)
+        Moments(subject.shape, layer_rope(subject.shape, layer), horizon) for layer in range(layers)
     ]
     probed: list[list[LayerRows]] = []
     capture = Capture(subject, size)
@@ -58,8 +58,8 @@ def learn(
     for layer, moment in enumerate(moments):
         here = [rows[layer] for rows in probed]
         behind = output.of(subject.weights.layers[layer])
-        transform = best_transform(subject.spec, layer, here, behind, moment)
-        errors = layer_errors(subject.spec, layer, here, behind, transform)
+        transform = best_transform(subject.shape, layer, here, behind, moment)
+        errors = layer_errors(subject.shape, layer, here, behind, transform)
         found.append((transform, errors))
         if report is not None:
             report(len(windows) + layer + 1, total)
@@ -67,7 +67,7 @@ def learn(
 
 
 def best_transform(
-    spec: ModelShape,
+    shape: ModelShape,
     layer: int,
     windows: Sequence[LayerRows],
     behind: Float32Array,
@@ -77,9 +77,9 @@ def best_transform(
     full, tried = moment.full_scale(), []
     for power in POWERS:
         scaled = LayerTransform(moment.constant, full ** np.float32(power), True, True)
-        rows, rotated = stored_form(spec, windows, behind, scaled)
-        for head in range(spec.num_kv_heads):
-            probes = [Probe.of(spec, layer, window, head, rotated) for window in rows]
+        rows, rotated = stored_form(shape, windows, behind, scaled)
+        for head in range(shape.num_kv_heads):
+            probes = [Probe.of(shape, layer, window, head, rotated) for window in rows]
             tried.append(plane_error(probes, "key", INT4, 1.0))
     best = np.reshape(tried, (len(POWERS), -1)).argmin(axis=0)
     powers = np.array(POWERS, dtype=np.float32)[best]

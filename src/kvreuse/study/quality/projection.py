@@ -16,17 +16,17 @@ class OutputWeights:
     """Reads the output projections of a model's layers back out of the kernels' layouts."""
 
     def __init__(self, subject: Subject) -> None:
-        spec = subject.spec
-        self._kernels, self._post_norms = subject.kernels, spec.post_norms
-        self._inputs, self._outputs = spec.q_size, spec.hidden_size
+        shape = subject.shape
+        self._kernels, self._post_norms = subject.kernels, shape.post_norms
+        self._inputs, self._outputs = shape.q_size, shape.hidden_size
         self._workspace = Workspace(
             threads=subject.kernels.threads,
             max_rows=ROWS_AT_ONCE,
-            max_inputs=spec.q_size,
-            query_width=spec.q_size,
-            group_size=spec.group_size,
-            heads=spec.num_heads,
-            head_dim=spec.head_dim,
+            max_inputs=shape.q_size,
+            query_width=shape.q_size,
+            group_size=shape.group_size,
+            heads=shape.num_heads,
+            head_dim=shape.head_dim,
             max_partials=1,
         )
         self._x = Tensor(ROWS_AT_ONCE, self._inputs)

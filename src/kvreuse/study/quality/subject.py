@@ -10,12 +10,11 @@ import numpy as np
 
 from kvreuse.config import EngineConfig
 from kvreuse.engine.runner import ModelRunner
-from kvreuse.kv.codec.calibration import Calibration
-from kvreuse.kv.codec.codec import KVCodec, make_codec
+from kvreuse.kv.codec.codec import KVCodec
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.decoder import StepLimits
-from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.open import open_checkpoint
 from kvreuse.model.weights import ModelWeights, Progress, load_weights
 from kvreuse.ops.batch import BatchInput, Float32Array, Int32Array
 from kvreuse.ops.native import Kernels, open_kernels
@@ -32,7 +31,7 @@ class Subject:
     """A model's weights, packed, and what else is needed to run it. ``digest``: its file's SHA-256,
     in hex."""
 
-    spec: ModelShape
+    shape: ModelShape
     weights: ModelWeights
     kernels: Kernels
     tokenizer: Tokenizer
@@ -44,18 +43,18 @@ class Subject:
 
         ModelFileError for a file that cannot be served.
         """
-        with GGUFFile(path) as file:
-            spec = read_spec(file)
-            tokenizer = Tokenizer.from_gguf(file)
-            digest = file.sha256().hex()
+        with open_checkpoint(path) as checkpoint:
+            shape = checkpoint.shape
+            tokenizer = Tokenizer(checkpoint.vocabulary)
+            digest = checkpoint.digest().hex()
             kernels = open_kernels(config.isa, config.threads)
-            weights = load_weights(file, spec, kernels, progress)
-        return cls(spec, weights, kernels, tokenizer, digest)
+            weights = load_weights(checkpoint, kernels, progress)
+        return cls(shape, weights, kernels, tokenizer, digest)
 
     @property
     def rows_at_once(self) -> int:
         """Rows of a chunk: as many as have room for their logits."""
-        rows = LOGITS_BYTES // (4 * self.spec.vocab_size)
+        rows = LOGITS_BYTES // (4 * self.shape.vocab_size)
         return max(LEAST_ROWS, min(MOST_ROWS, rows // 16 * 16))
 
     def limits(self, context: int) -> StepLimits:
@@ -70,13 +69,13 @@ class Measured:
     def __init__(self, subject: Subject, codec: KVCodec, context: int, page_size: int = 32) -> None:
         """Take pages for one window of ``context`` tokens."""
         self.codec = codec
-        layout = KVLayout.of(subject.spec, page_size, codec)
+        layout = KVLayout.of(subject.shape, page_size, codec)
         self.bytes_per_token = layout.bytes_per_token
         self.pool = PagePool(layout, layout.pages_for(context))
         self._table = np.arange(self.pool.num_pages, dtype=np.int32)[None]
         self._rows_at_once = subject.rows_at_once
         self._runner = ModelRunner(
-            subject.spec, subject.weights, subject.kernels, self.pool, subject.limits(context)
+            subject.shape, subject.weights, subject.kernels, self.pool, subject.limits(context)
         )
 
     def logits(self, window: Int32Array) -> Iterator[Float32Array]:
@@ -105,17 +104,3 @@ class Measured:
         """Give the memory back."""
         del self._runner
         self.pool.close()
-
-
-def geometry(spec: ModelShape) -> dict[str, int]:
-    """What a codec needs to know of a model."""
-    return {
-        "num_layers": spec.num_layers,
-        "num_kv_heads": spec.num_kv_heads,
-        "head_dim": spec.head_dim,
-    }
-
-
-def codec_of(spec: ModelShape, name: str, calibration: Calibration | None) -> KVCodec:
-    """The codec ``name`` for a model. ConfigError as for ``make_codec``."""
-    return make_codec(name, **geometry(spec), calibration=calibration)

@@ -37,13 +37,13 @@ class Moments:
     ``[kv_heads, head_dim]`` each; ``horizon`` is the number of positions to be ready for.
     """
 
-    def __init__(self, spec: ModelShape, rope: RopeSpec, horizon: int) -> None:
-        shape = spec.num_kv_heads, spec.head_dim
+    def __init__(self, shape: ModelShape, rope: RopeSpec, horizon: int) -> None:
+        sizes = shape.num_kv_heads, shape.head_dim
         self._rope, self._horizon = rope, horizon
-        self._group_size = spec.group_size
+        self._group_size = shape.group_size
         self._tokens = self._queries = 0
-        self._sum, self._squares = np.zeros(shape), np.zeros(shape)
-        self._query_squares = np.zeros(shape)
+        self._sum, self._squares = np.zeros(sizes), np.zeros(sizes)
+        self._query_squares = np.zeros(sizes)
 
     def add(self, rows: LayerRows) -> None:
         """Count the rows of one more window, captured before RoPE."""

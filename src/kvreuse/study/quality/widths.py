@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from kvreuse.kv.codec.planes import PLANE_CODECS
 from kvreuse.ops.batch import Float32Array
-from kvreuse.study.quality.errors import KINDS
+from kvreuse.shape import KINDS
 from kvreuse.study.quality.increase import Increase
 
 Float64Array = npt.NDArray[np.float64]

@@ -16,7 +16,7 @@ from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.study.simulate.trace import Trace
 
-_LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=16)  # never touched: any will do
+_LAYOUT = KVLayout.uniform(1, 1, 16)  # never touched: any will do
 _LAST = -1  # a token that no block holds
 
 

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from kvreuse.errors import RequestError
 from kvreuse.model.fetch.source import resolve
-from kvreuse.model.gguf.container import GGUFFile
+from kvreuse.model.open import open_checkpoint
 from kvreuse.study.why.asked import Asked
-from kvreuse.text.chat import ChatTemplate
+from kvreuse.text.chat import ChatTemplate, chat_template
 from kvreuse.text.offsets import token_at
 from kvreuse.text.parts import PromptParts, prompt_parts
 from kvreuse.text.tokenizer import Tokenizer
@@ -35,9 +35,9 @@ class Texts:
     @classmethod
     def of_model(cls, model: str | os.PathLike[str]) -> Texts:
         """Those of a model's file; the weights stay where they are. ModelFileError."""
-        with GGUFFile(resolve(os.fspath(model))) as file:
-            tokenizer = Tokenizer.from_gguf(file)
-            return cls(tokenizer, ChatTemplate.from_gguf(file, tokenizer))
+        with open_checkpoint(resolve(os.fspath(model))) as checkpoint:
+            tokenizer = Tokenizer(checkpoint.vocabulary)
+            return cls(tokenizer, chat_template(checkpoint.chat_templates, tokenizer))
 
     def rendered(self, asked: Asked, ids: Ids | None = None) -> Rendered:
         """The prompt of a request; ``ids`` are its tokens where they are known.

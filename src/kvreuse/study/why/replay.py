@@ -36,7 +36,7 @@ class EndlessCache:
 
     def __init__(self, page_size: int, most_tokens: int, prompts: int) -> None:
         """Room for ``prompts`` that have ``most_tokens`` together."""
-        layout = KVLayout(num_layers=1, num_kv_heads=1, head_dim=16, page_size=page_size)
+        layout = KVLayout.uniform(1, 1, 16, page_size)
         pages = most_tokens // page_size + 3 * prompts + 2  # unfilled ones, and one being written
         self._cache = KVCache(PagePool(layout, pages), b"kvreuse why")
         self._owners: dict[int, int] = {}  # page -> the prompt that it was first computed for

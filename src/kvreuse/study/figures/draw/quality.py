@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from kvreuse.plan.rows import CODECS
+from kvreuse.kv.codec.codec import UNIFORM
 from kvreuse.study.figures.draw.style import Theme, framed, label
 from kvreuse.study.figures.quality import BASIS
 from kvreuse.study.figures.record import Caption, Record
@@ -45,7 +45,7 @@ def _scatter(axes: Axes, record: Record, values: dict[str, float], theme: Theme)
     marks = []
     for name, value in values.items():
         codec, plain = name.partition(" ")[0], name.endswith("(no transform)")
-        index = [*CODECS, codec].index(codec)
+        index = [*UNIFORM, codec].index(codec)
         colour = theme.colours[index % len(theme.colours)]
         size = record.summary[name]["bytes_per_token"] / KIB
         face = theme.paper if plain else colour

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gguf
 
-from kvreuse.model.gguf.ggml import BLOCKS, GGMLType
+from kvreuse.ops.tensor_types import BLOCKS, TensorType
 
 
 def test_every_type_has_the_block_that_the_gguf_package_knows() -> None:
@@ -13,9 +13,9 @@ def test_every_type_has_the_block_that_the_gguf_package_knows() -> None:
         for kind in gguf.GGMLQuantizationType
         if kind.name != "Q8_1"  # the package still counts its scales as float32
     }
-    ours = {int(kind): (kind.name, *BLOCKS[kind]) for kind in GGMLType if kind.name != "Q8_1"}
+    ours = {int(kind): (kind.name, *BLOCKS[kind]) for kind in TensorType if kind.name != "Q8_1"}
     assert ours.items() >= theirs.items()
 
 
 def test_block_properties() -> None:
-    assert (GGMLType.Q4_1.block_size, GGMLType.Q4_1.block_bytes) == (32, 20)
+    assert (TensorType.Q4_1.block_size, TensorType.Q4_1.block_bytes) == (32, 20)
