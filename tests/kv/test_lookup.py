@@ -61,22 +61,3 @@ def test_an_old_hit_opens_what_is_left_of_it(evicted: int) -> None:
     cache.close(seq, ids)
     cache.close(taken, other)
     cache.check()
-
-
-def test_the_largest_prefixes_are_those_that_a_walk_finds() -> None:
-    cache = KVCache(small_pool(60), b"namespace")
-    for number in range(12):
-        ids = (number % 3, *range(number), 7, number)
-        seq, _ = cache.open(cache.lookup(ids, "tenant" if number % 4 == 3 else None))
-        assert cache.reserve(seq, len(ids) - seq.written)
-        cache.commit(seq, ids, len(ids) - seq.written)
-        cache.close(seq, ids)
-    index = cache._index
-    found = cache.prefixes(100)
-    assert [one.pages for one in found] == sorted((one.pages for one in found), reverse=True)
-    assert sum(one.pages for one in found) == index.num_nodes
-    leaves = sum(index.is_leaf(page) for page in range(60) if page in index)
-    assert sum(one.continuations for one in found) == leaves
-    assert cache.prefixes(2) == found[:2]
-    cache.clear()
-    assert cache.prefixes(100) == []

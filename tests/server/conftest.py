@@ -21,6 +21,13 @@ def llm(model_path: Path) -> Iterator[LLM]:
         yield llm
 
 
+@pytest.fixture(scope="session")
+def spare(model_path: Path) -> Iterator[LLM]:
+    """Another engine, for tests that start a server beside that of the module."""
+    with LLM(model_path, kv_cache_memory="64MiB", max_model_len=1024, max_num_seqs=16) as llm:
+        yield llm
+
+
 @pytest.fixture(scope="module")
 def server(llm: LLM) -> Iterator[Running]:
     """A server with nothing set."""

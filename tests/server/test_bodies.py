@@ -98,9 +98,9 @@ def test_what_is_wrong_in_a_conversation_is_no_failure(
 
 
 def test_a_client_that_leaves_in_the_middle_of_its_body(
-    llm: LLM, caplog: pytest.LogCaptureFixture
+    spare: LLM, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with running(llm) as server, server.http() as http:
+    with running(spare) as server, server.http() as http:
         for _ in range(3):
             with socket.create_connection(("127.0.0.1", http.base_url.port or 0)) as raw:
                 head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -115,9 +115,9 @@ def test_bytes_that_are_no_text(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("character", ["a", " ", "\U0001f600", "\\n"])
-def test_texts_of_megabytes(llm: LLM, character: str) -> None:
+def test_texts_of_megabytes(spare: LLM, character: str) -> None:
     text = character * (5_000_000 // len(character))
-    with running(llm, ServerConfig(max_body_size="64MiB")) as server, server.http() as http:
+    with running(spare, ServerConfig(max_body_size="64MiB")) as server, server.http() as http:
         for body in (USER % f'"{text}"', PROMPT % f'"{text}"'):
             path = CHAT if "messages" in body else "/v1/completions"
             reply = http.post(path, content=body.encode(), headers=JSON)
@@ -126,9 +126,9 @@ def test_texts_of_megabytes(llm: LLM, character: str) -> None:
         assert http.get("/health").status_code == 200
 
 
-def test_a_long_text_holds_nobody_up(llm: LLM) -> None:
+def test_a_long_text_holds_nobody_up(spare: LLM) -> None:
     text = "".join(topics.values()) * 4
-    with running(llm, ServerConfig(max_body_size="64MiB")) as server:
+    with running(spare, ServerConfig(max_body_size="64MiB")) as server:
         counts: list[int] = []
 
         def tokenise() -> None:

@@ -191,9 +191,9 @@ def test_a_session_that_ends(fresh: httpx.Client) -> None:
     assert fresh.get("/v1/cache").json()["pool"]["pinned_pages"] == 0
 
 
-def test_text_only_where_it_is_asked_for(llm: LLM, tmp_path: Path) -> None:
+def test_text_only_where_it_is_asked_for(spare: LLM, tmp_path: Path) -> None:
     config = ServerConfig(request_log=str(tmp_path / "log"), log_prompts=True)
-    with running(llm, config) as server, server.http() as http:
+    with running(spare, config) as server, server.http() as http:
         http.post("/reset_prefix_cache")
         http.post("/v1/completions", json={"prompt": "The sea is wide and deep", **SHORT})
         assert http.get("/v1/cache").json()["prefixes"][0]["text"].startswith("The sea is wide")
