@@ -11,6 +11,7 @@ have them) also the memory that pages waste.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import functools
@@ -120,6 +121,10 @@ class Bench:
         engine.abort(request.request_id)
         return seconds
 
+    def close(self) -> None:
+        """Give the memory back."""
+        self._llm.close()
+
 
 class Pair:
     """A model with prefix caching, and one without, side by side."""
@@ -155,6 +160,11 @@ class Pair:
             "of the time without": statistics.median(ratios),
             "more outside of kernels, %": statistics.median(outside),
         }
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._on.close()
+        self._off.close()
 
 
 def serve(llm: LLM, prompts: Sequence[list[int]], max_tokens: int) -> Figures:
@@ -227,10 +237,15 @@ def waste(trace: Path, page_size: int = 32) -> Figures:
     return {"requests": requests, "tokens": used, "wasted, %": (1 - used / rows) * 100}
 
 
-def cases_of(model: str, machine: dict[str, Any]) -> dict[str, Callable[[], Figures]]:
-    """Every case by what it is; models are loaded when a case first needs them."""
-    bench = functools.cache(lambda: Bench(model, machine))
-    pair = functools.cache(lambda: Pair(model, machine))
+def cases_of(
+    model: str, machine: dict[str, Any], stack: contextlib.ExitStack
+) -> dict[str, Callable[[], Figures]]:
+    """Every case by what it is; ``stack`` closes the models, which cases load when they need them.
+
+    ``machine`` are EngineConfig's fields on threads and kernels.
+    """
+    bench = functools.cache(lambda: stack.enter_context(contextlib.closing(Bench(model, machine))))
+    pair = functools.cache(lambda: stack.enter_context(contextlib.closing(Pair(model, machine))))
     return {
         Bench.shared.__doc__ or "": lambda: bench().shared(),
         Bench.distinct.__doc__ or "": lambda: bench().distinct(),
@@ -248,15 +263,12 @@ def main() -> int:
     parser.add_argument("--only", default="", help="the cases with this in their description")
     options = parser.parse_args()
     machine = {"threads": options.threads, "isa": options.isa}
-    cases = {
-        name: case
-        for name, case in cases_of(options.model, machine).items()
-        if options.only in name
-    }
-    runs: dict[str, list[Figures]] = {name: [] for name in cases}
-    for _ in range(options.repeats):
-        for name, case in cases.items():
-            runs[name].append(case())
+    with contextlib.ExitStack() as stack:
+        cases = cases_of(options.model, machine, stack)
+        runs: dict[str, list[Figures]] = {name: [] for name in cases if options.only in name}
+        for _ in range(options.repeats):
+            for name, every in runs.items():
+                every.append(cases[name]())
     results = {name: medians(every) for name, every in runs.items()}
     if options.trace is not None:
         results[waste.__doc__ or ""] = waste(options.trace)
