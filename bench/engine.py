@@ -23,10 +23,10 @@ import sys
 import time
 
 import numpy as np
+from kvreuse.engine.runner import ModelRunner
 
 from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.engine.engine import Engine
-from kvreuse.engine.runner import ModelRunner
 from kvreuse.errors import KVReuseError
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.codec.codec import BF16, KVCodec

@@ -23,7 +23,6 @@ import numpy as np
 from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.config import EngineConfig
 from kvreuse.engine.engine import Engine
-from kvreuse.engine.runner import ModelRunner, load_runner
 from kvreuse.errors import KVReuseError
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.codec.codec import make_codec

@@ -27,17 +27,16 @@ from kvreuse.config import EngineConfig
 from kvreuse.engine.bounds import check_pool
 from kvreuse.engine.delta_stream import DeltaStream
 from kvreuse.engine.engine import Engine
-from kvreuse.engine.runner import load_runner
 from kvreuse.errors import RequestError
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.layout import KVLayout
-from kvreuse.kv.pool import PagePool
 from kvreuse.model.calibrated import codec_for
+from kvreuse.model.decoder import load_decoder
 from kvreuse.model.fetch.source import resolve
 from kvreuse.model.gguf.read import GGUFFile, read_spec
 from kvreuse.model.identity import namespace_of
 from kvreuse.model.weights import Repacked
-from kvreuse.ops.native import usable_cores
+from kvreuse.ops.native import NativeBackend
 from kvreuse.plan.engine import plan_engine
 from kvreuse.text.chat import ChatTemplate
 from kvreuse.text.parts import PromptParts, prompt_parts
@@ -89,10 +88,10 @@ class LLM:
             force=config.force_kv_cache_dtype,
         )
         layout = KVLayout.of(self.spec, config.page_size, codec)
-        threads = config.threads or usable_cores()
-        self.memory = plan_engine(file, self.spec, layout, config, threads)
+        backend = NativeBackend(config.isa, config.threads)
+        self.memory = plan_engine(file, self.spec, layout, config, backend)
         """What the engine takes, in bytes; ``str()`` of it is one line."""
-        self.pool = PagePool(layout, self.memory.pool.num_pages)
+        self.pool = backend.pool(layout, self.memory.pool.num_pages)
         if config.max_model_len is not None:
             check_pool(self.pool, max_model_len)
         self.tokenizer = Tokenizer.from_gguf(file)
@@ -100,12 +99,12 @@ class LLM:
         self.turns = TurnMemory(self.tokenizer)
         self.cache = KVCache(
             self.pool,
-            namespace_of(file, self.spec, layout),
+            namespace_of(file, self.spec, layout, backend.arithmetic),
             enable_prefix_caching=config.enable_prefix_caching,
             eviction_policy=config.eviction_policy,
             cost_growth=self.spec.attention_growth,
         )
-        self.runner = load_runner(file, self.spec, self.pool, config, progress)
+        self.runner = load_decoder(file, self.spec, backend, self.pool, config, progress)
         self.engine = Engine(
             self.runner,
             self.cache,

@@ -11,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvreuse.errors import KVReuseError, ModelFileError
+from kvreuse.ops.native import NativeBackend
 from kvreuse.plan.config_json import READERS, geometry_of, read_config, text_fields
 from kvreuse.plan.facts import facts
 from kvreuse.plan.report import Wish, report
 from kvreuse.plan.source import find_model
+
+BACKEND = NativeBackend(threads=1)
 
 absurd = st.one_of(
     st.none(),
@@ -65,7 +68,7 @@ def test_any_json(value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_text(json.dumps(value))
     with pytest.raises(KVReuseError, match=r"any\.json"):
-        report(find_model(str(path)), Wish(memory=1 << 30))
+        report(find_model(str(path), BACKEND), Wish(1 << 30, BACKEND))
 
 
 @pytest.mark.parametrize(
@@ -99,4 +102,4 @@ def test_a_file_too_large(tmp_path: Path) -> None:
 def test_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(dict(facts()["gpt2"].config)).encode())
-    assert find_model(str(path)).geometry == find_model("gpt2").geometry
+    assert find_model(str(path), BACKEND).geometry == find_model("gpt2", BACKEND).geometry

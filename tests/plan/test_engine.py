@@ -18,11 +18,14 @@ from kvreuse.errors import ConfigError
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.ops.native import NativeBackend
 from kvreuse.plan.engine import PoolPlan, plan_engine
 from kvreuse.plan.memory import KVPlan
 from kvreuse.plan.source import find_model
 
 from ..model.gguf.gguf_files import write_tiny
+
+BACKEND = NativeBackend(threads=1)
 
 LAYOUT = KVLayout(num_layers=3, num_kv_heads=2, head_dim=48)
 SLACK = 2 << 20
@@ -57,10 +60,10 @@ def test_the_pool_is_planned_to_the_byte(real_model: Path) -> None:
     with GGUFFile(real_model) as file:
         spec = read_spec(file)
         layout = KVLayout.of(spec)
-        plan = plan_engine(file, spec, layout, config, threads=1)
+        plan = plan_engine(file, spec, layout, config, BACKEND)
     pool = PagePool(layout, plan.pool.num_pages)
     assert plan.pool.nbytes == pool.nbytes == pool.data.nbytes == mapped_bytes(pool) - SLACK
-    by_geometry = KVPlan(find_model(str(real_model)).geometry).page_bytes
+    by_geometry = KVPlan(find_model(str(real_model), BACKEND).geometry).page_bytes
     assert pool.nbytes == plan.pool.num_pages * by_geometry
     assert plan.total == plan.weights + plan.buffers + plan.process + pool.nbytes
     pool.close()

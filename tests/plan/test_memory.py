@@ -5,12 +5,27 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvreuse.ops.native import NativeBackend
 from kvreuse.plan.buffers import StepShape
-from kvreuse.plan.geometry import Geometry, Layer, Widths, attention
+from kvreuse.plan.geometry import Geometry, Layer, attention
 from kvreuse.plan.memory import UNBOUNDED, KVPlan, MemoryPlan
 from kvreuse.plan.rows import CODECS
+from kvreuse.shape import ModelShape, RopeSpec
 
-WIDTHS = Widths(hidden=64, intermediate=128, heads=8, kv_heads=2, head_dim=32, vocab=500)
+BACKEND = NativeBackend(threads=2)
+SHAPE = ModelShape(
+    architecture="any",
+    num_layers=1,
+    hidden_size=64,
+    intermediate_size=128,
+    num_heads=8,
+    num_kv_heads=2,
+    head_dim=32,
+    vocab_size=500,
+    context_length=5000,
+    rms_norm_eps=1e-5,
+    rope=RopeSpec("half", 1e4, 32),
+)
 
 layers = st.builds(
     Layer,
@@ -31,8 +46,8 @@ geometries = st.builds(
 
 
 def plan(geometry: Geometry, *, by_reserved: bool, codec: str = "bf16") -> MemoryPlan:
-    widths = WIDTHS if by_reserved else None
-    return MemoryPlan(KVPlan(geometry, codec), 1000, widths, by_reserved, StepShape(threads=2))
+    shape = SHAPE if by_reserved else None
+    return MemoryPlan(KVPlan(geometry, codec), 1000, shape, by_reserved, StepShape(BACKEND))
 
 
 @settings(max_examples=200, deadline=None)

@@ -12,6 +12,8 @@ from kvreuse.errors import ModelFileError
 from kvreuse.kv.layout import KVLayout
 from kvreuse.model.fetch.folders import FOLDER_VARIABLE
 from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.ops.native import NativeBackend
+from kvreuse.plan.buffers import StepShape, buffer_bytes
 from kvreuse.plan.facts import facts
 from kvreuse.plan.geometry import Layer, attention
 from kvreuse.plan.memory import KVPlan
@@ -19,55 +21,60 @@ from kvreuse.plan.source import find_model
 
 from ..model.gguf.gguf_files import tiny_metadata, tiny_tensors, write_gguf, write_tiny
 
+BACKEND = NativeBackend(threads=1)
+
 CONFIG = dict(facts()["gpt2"].config)
 
 
 def test_a_page_of_the_plan_is_a_page_of_the_engine(real_model: Path) -> None:
     with GGUFFile(real_model) as file:
         layout = KVLayout.of(read_spec(file))
-    kv = KVPlan(find_model(str(real_model)).geometry)
+    kv = KVPlan(find_model(str(real_model), BACKEND).geometry)
     assert (kv.page_bytes, kv.token_bytes) == (layout.page_bytes, layout.bytes_per_token)
 
 
 def test_header_and_facts_agree(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(model_path.parent))
-    of_file = find_model("smollm2-135m")
+    of_file = find_model("smollm2-135m", BACKEND)
     assert of_file.source == str(model_path)
     monkeypatch.setenv(FOLDER_VARIABLE, "/nowhere")
     monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")
-    of_facts = find_model("smollm2-135m")  # without the file, too
+    of_facts = find_model("smollm2-135m", BACKEND)  # without the file, too
     assert of_facts.geometry == of_file.geometry
-    assert of_facts.widths == of_file.widths
+    assert of_facts.shape is not None
+    assert of_file.shape is not None
+    step = StepShape(BACKEND)
+    assert buffer_bytes(of_facts.shape, step) == buffer_bytes(of_file.shape, step)
     assert of_facts.served
 
 
 def test_a_folder_of_the_hub(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    assert find_model(str(tmp_path)).weight_bytes is None
+    assert find_model(str(tmp_path), BACKEND).weight_bytes is None
     (tmp_path / "model-1-of-2.safetensors").write_bytes(bytes(70))
     (tmp_path / "model-2-of-2.safetensors").write_bytes(bytes(30))
-    assert find_model(str(tmp_path)).weight_bytes == 100
+    assert find_model(str(tmp_path), BACKEND).weight_bytes == 100
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"metadata": {"total_size": 90}}))
-    assert find_model(str(tmp_path)).weight_bytes == 90
+    assert find_model(str(tmp_path), BACKEND).weight_bytes == 90
     index.write_text("[" * 100_000)
-    assert find_model(str(tmp_path)).weight_bytes == 100
+    assert find_model(str(tmp_path), BACKEND).weight_bytes == 100
 
 
 def test_a_folder_with_a_gguf_file(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"has no config\.json, and no GGUF file either"):
-        find_model(str(tmp_path))
+        find_model(str(tmp_path), BACKEND)
     write_tiny(tmp_path / "a.gguf")
-    assert find_model(str(tmp_path)).name == "a"
+    assert find_model(str(tmp_path), BACKEND).name == "a"
     write_tiny(tmp_path / "b.gguf")
     with pytest.raises(ModelFileError, match=r"and 2 GGUF files: name one of them"):
-        find_model(str(tmp_path))
+        find_model(str(tmp_path), BACKEND)
 
 
 @pytest.mark.parametrize("name", ["no-such-model", "x" * 5000, "a\0b", "org/repo"])
 def test_an_unknown_name_lists_those_there_are(name: str) -> None:
     with pytest.raises(ModelFileError, match="llama-3-8b"):
-        find_model(name)
+        find_model(name, BACKEND)
 
 
 def written(path: Path, architecture: str, **keys: Any) -> Path:
@@ -119,7 +126,7 @@ W = 64
 def test_headers_of_what_is_not_served(
     architecture: str, keys: dict[str, Any], expected: list[Layer], tmp_path: Path
 ) -> None:
-    found = find_model(str(written(tmp_path / "x.gguf", architecture, **keys)))
+    found = find_model(str(written(tmp_path / "x.gguf", architecture, **keys)), BACKEND)
     assert list(found.geometry.layers) == expected
     assert found.geometry.model_type == architecture
     assert "not supported" in found.unserved
@@ -129,4 +136,4 @@ def test_headers_of_what_is_not_served(
 def test_headers_of_what_is_not_known(tmp_path: Path) -> None:
     path = written(tmp_path / "x.gguf", "starship")
     with pytest.raises(ModelFileError, match="model_type 'starship', num_hidden_layers 4, hidden"):
-        find_model(str(path))
+        find_model(str(path), BACKEND)

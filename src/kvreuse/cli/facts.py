@@ -22,15 +22,15 @@ CONFIG = EngineConfig(model="any")
 
 def machine_facts() -> dict[str, Any]:
     """CPU, kernels and memory of this machine. Sizes in bytes."""
-    kernels = native.open_kernels()
+    backend = native.NativeBackend()
     forced = os.environ.get(native.ISA_VARIABLE)
     reason = f"{native.ISA_VARIABLE} says so" if forced else "the fastest this machine has"
     return {
         "cpu": native.cpu_name(),
-        "isa": kernels.isa,
+        "isa": backend.isa,
         "isa_reason": reason,
         "isa_paths": [dataclasses.asdict(path) for path in native.cpu_report()],
-        "threads": kernels.threads,
+        "threads": backend.threads,
         "memory_available": available_memory(),
         "kv_cache_memory": CONFIG.kv_cache_bytes(),
     }
@@ -61,7 +61,9 @@ def model_facts(name: str) -> dict[str, Any]:
             "kv_bytes_per_token": layout.bytes_per_token,
             "page_size": layout.page_size,
             "page_bytes": layout.page_bytes,
-            "memory": _memory_facts(plan_engine(file, spec, layout, CONFIG, native.usable_cores())),
+            "memory": _memory_facts(
+                plan_engine(file, spec, layout, CONFIG, native.NativeBackend())
+            ),
             "tensors": _tensor_facts(file),
         }
 

@@ -8,16 +8,15 @@ from kvreuse.kv.keys import namespace
 from kvreuse.kv.layout import KVLayout
 from kvreuse.model.gguf.container import GGUFFile
 from kvreuse.model.rope import rope_tables
-from kvreuse.ops.native import ARITHMETIC
 from kvreuse.shape import ModelShape, RopeSpec
 
 _ROPE_POSITIONS = 4096  # enough that tables which differ anywhere differ here
 
 
-def namespace_of(file: GGUFFile, spec: ModelShape, layout: KVLayout) -> bytes:
+def namespace_of(file: GGUFFile, spec: ModelShape, layout: KVLayout, arithmetic: int) -> bytes:
     """32 bytes that are equal only where equal tokens have equal pages, in any process.
 
-    The weights enter as the SHA-256 of the whole file: about a tenth of a second for 100 MB.
+    ``arithmetic`` is the backend's. The weights enter as the SHA-256 of the whole file: about a tenth of a second for 100 MB.
     """
     return namespace(
         weights=file.sha256(),
@@ -25,7 +24,7 @@ def namespace_of(file: GGUFFile, spec: ModelShape, layout: KVLayout) -> bytes:
         layout=layout.fingerprint(),
         rope=_rope_digest(spec.rope),
         local_rope=_rope_digest(spec.local_rope) if spec.local_rope else b"",
-        arithmetic=ARITHMETIC,
+        arithmetic=arithmetic,
     )
 
 

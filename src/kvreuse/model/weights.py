@@ -1,4 +1,4 @@
-"""Weights of a model, repacked from its GGUF file into the kernels' layouts."""
+"""Weights of a model, packed by a backend from its GGUF file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from kvreuse.errors import ModelFileError
 from kvreuse.model.gguf.container import GGUFFile
 from kvreuse.model.gguf.ggml import PACKINGS, GGMLType
 from kvreuse.model.gguf.header import shown
-from kvreuse.ops.native import Arena, Kernels, Matrix, Projection
+from kvreuse.ops.backend import Backend, Matrix, SourceMatrix
 from kvreuse.shape import ModelShape
 
 Vector = npt.NDArray[np.float32]
+Matrices = tuple[Matrix, ...]
+"""Matrices of one linear, whose outputs lie side by side."""
 Progress = Callable[[int, int], None]
 """Called with (bytes of matrices repacked, bytes in all), of the file."""
 
@@ -29,11 +31,11 @@ class LayerWeights:
     """
 
     attention_norm: Vector
-    qkv: Projection
-    output: Projection
+    qkv: Matrices
+    output: Matrices
     ffn_norm: Vector
-    gate_up: Projection
-    down: Projection
+    gate_up: Matrices
+    down: Matrices
     qkv_bias: Vector | None = None
     q_norm: Vector | None = None
     k_norm: Vector | None = None
@@ -64,7 +66,7 @@ class ModelWeights:
     embedding: Matrix
     layers: tuple[LayerWeights, ...]
     output_norm: Vector
-    logits: Projection
+    logits: Matrices
     repacked: tuple[Repacked, ...] = ()
 
     @property
@@ -75,35 +77,35 @@ class ModelWeights:
 
     def matrices(self) -> list[Matrix]:
         """Every packed matrix; a tied one comes twice."""
-        projections = [self.logits]
+        linears = [self.logits]
         for layer in self.layers:
-            projections += [layer.qkv, layer.output, layer.gate_up, layer.down]
-        return [self.embedding, *(part for p in projections for part in p.parts)]
+            linears += [layer.qkv, layer.output, layer.gate_up, layer.down]
+        return [self.embedding, *(matrix for linear in linears for matrix in linear)]
 
 
 def load_weights(
-    file: GGUFFile, spec: ModelShape, kernels: Kernels, progress: Progress | None = None
+    file: GGUFFile, shape: ModelShape, backend: Backend, progress: Progress | None = None
 ) -> ModelWeights:
-    """Repack all weights that ``read_spec`` has checked; ``repacked`` of the result says how.
+    """Pack all weights that ``read_spec`` has checked; ``repacked`` of the result says how.
 
     The file's memory is given back tensor by tensor. The largest tensors come first, so that the
     peak is little more than the packed size. Raises ``ModelFileError`` for numbers that are not
     finite.
     """
-    packer = _Packer(file, kernels, progress)
+    packer = _Packer(file, backend, progress)
     embedding = packer.matrix("token_embd.weight")
-    tied = spec.tied_embeddings
-    logits = Projection([embedding]) if tied else packer.projection("output.weight")
+    tied = shape.tied_embeddings
+    logits = (embedding,) if tied else packer.linear("output.weight")
     return ModelWeights(
         embedding=embedding,
-        layers=tuple(_load_layer(packer, spec, f"blk.{i}.") for i in range(spec.num_layers)),
+        layers=tuple(_load_layer(packer, shape, f"blk.{i}.") for i in range(shape.num_layers)),
         output_norm=packer.vector("output_norm.weight"),
         logits=logits,
         repacked=packer.report(),
     )
 
 
-def _load_layer(packer: _Packer, spec: ModelShape, b: str) -> LayerWeights:
+def _load_layer(packer: _Packer, shape: ModelShape, b: str) -> LayerWeights:
     """The layer whose tensors' names begin with ``b``."""
 
     def vector_if(there: bool, *names: str) -> Vector | None:
@@ -111,26 +113,25 @@ def _load_layer(packer: _Packer, spec: ModelShape, b: str) -> LayerWeights:
 
     return LayerWeights(
         attention_norm=packer.vector(b + "attn_norm.weight"),
-        qkv=packer.projection(b + "attn_q.weight", b + "attn_k.weight", b + "attn_v.weight"),
-        output=packer.projection(b + "attn_output.weight"),
+        qkv=packer.linear(b + "attn_q.weight", b + "attn_k.weight", b + "attn_v.weight"),
+        output=packer.linear(b + "attn_output.weight"),
         ffn_norm=packer.vector(b + "ffn_norm.weight"),
-        gate_up=packer.projection(b + "ffn_gate.weight", b + "ffn_up.weight"),
-        down=packer.projection(b + "ffn_down.weight"),
-        qkv_bias=vector_if(spec.qkv_bias, "attn_q.bias", "attn_k.bias", "attn_v.bias"),
-        q_norm=vector_if(spec.qk_norm, "attn_q_norm.weight"),
-        k_norm=vector_if(spec.qk_norm, "attn_k_norm.weight"),
-        post_attention_norm=vector_if(spec.post_norms, "post_attention_norm.weight"),
-        post_ffn_norm=vector_if(spec.post_norms, "post_ffw_norm.weight"),
+        gate_up=packer.linear(b + "ffn_gate.weight", b + "ffn_up.weight"),
+        down=packer.linear(b + "ffn_down.weight"),
+        qkv_bias=vector_if(shape.qkv_bias, "attn_q.bias", "attn_k.bias", "attn_v.bias"),
+        q_norm=vector_if(shape.qk_norm, "attn_q_norm.weight"),
+        k_norm=vector_if(shape.qk_norm, "attn_k_norm.weight"),
+        post_attention_norm=vector_if(shape.post_norms, "post_attention_norm.weight"),
+        post_ffn_norm=vector_if(shape.post_norms, "post_ffw_norm.weight"),
     )
 
 
 class _Packer:
     """Takes tensors out of a file, and keeps the account of what became of them."""
 
-    def __init__(self, file: GGUFFile, kernels: Kernels, progress: Progress | None) -> None:
+    def __init__(self, file: GGUFFile, backend: Backend, progress: Progress | None) -> None:
         self._file = file
-        self._kernels = kernels
-        self._arena = Arena()
+        self._backend = backend
         self._progress = progress
         self._total = sum(t.nbytes for t in file.tensors.values() if len(t.shape) == 2)
         self._repacked: dict[GGMLType, Repacked] = {}
@@ -139,11 +140,13 @@ class _Packer:
         """One packed matrix of tensors of one type, their rows stacked."""
         tensors = [self._file.tensors[name] for name in names]
         sources = [
-            (self._file.data(t.name), int(t.type), *_rows_columns(t.shape), _the(t.name))
+            SourceMatrix(
+                self._file.data(t.name), int(t.type), *_rows_columns(t.shape), _the(t.name)
+            )
             for t in tensors
         ]
         try:
-            matrix = self._kernels.pack(sources, self._arena)
+            matrix = self._backend.pack(sources)
         except ValueError as error:
             raise ModelFileError(f"{self._file.path}: {error}") from None
         del sources
@@ -152,7 +155,7 @@ class _Packer:
             self._count(tensor.type, tensor.nbytes, matrix)
         return matrix
 
-    def projection(self, *names: str) -> Projection:
+    def linear(self, *names: str) -> Matrices:
         """The matrices in order; neighbours of one type become one packed matrix."""
         runs: list[list[str]] = []
         for name in names:
@@ -160,7 +163,7 @@ class _Packer:
                 runs[-1].append(name)
             else:
                 runs.append([name])
-        return Projection([self.matrix(*run) for run in runs])
+        return tuple(self.matrix(*run) for run in runs)
 
     def vector(self, name: str) -> Vector:
         """A vector of F32, F16 or BF16 as float32, exactly."""

@@ -10,8 +10,9 @@ from typing import Any
 from kvreuse.errors import ModelFileError
 from kvreuse.plan.families import FAMILIES, HEADS, head_dim, kv_heads
 from kvreuse.plan.fields import LONGEST, Fields
-from kvreuse.plan.geometry import Geometry, Widths
+from kvreuse.plan.geometry import Geometry
 from kvreuse.plan.hybrids import HYBRIDS
+from kvreuse.shape import ModelShape, RopeSpec
 
 MAX_BYTES = 1 << 24
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -133,20 +134,27 @@ def geometry_of(fields: Fields) -> Geometry:
     return Geometry(kind, layers, fields.optional(*CONTEXT, most=LONGEST))
 
 
-def widths_of(fields: Fields, kind: str) -> Widths | None:
-    """What the buffers of a step depend on, of an architecture that this engine serves."""
+def shape_of(fields: Fields, geometry: Geometry) -> ModelShape | None:
+    """The shape of an architecture that this engine serves, as far as buffers depend on it."""
     needed = ("hidden_size", "intermediate_size", "vocab_size")
+    kind = geometry.model_type
     if kind not in SERVED or any(name not in fields for name in needed):
         return None
     gemma = kind == "gemma3_text"
-    return Widths(
-        hidden=fields.count("hidden_size"),
-        intermediate=fields.count("intermediate_size"),
-        heads=fields.count(*HEADS),
-        kv_heads=kv_heads(fields),
-        head_dim=head_dim(fields),
-        vocab=fields.count("vocab_size", most=1 << 31),
-        rotary_tables=2 if gemma else 1,
+    dims = head_dim(fields)
+    return ModelShape(
+        architecture=kind,
+        num_layers=len(geometry.layers),
+        hidden_size=fields.count("hidden_size"),
+        intermediate_size=fields.count("intermediate_size"),
+        num_heads=fields.count(*HEADS),
+        num_kv_heads=kv_heads(fields),
+        head_dim=dims,
+        vocab_size=fields.count("vocab_size", most=1 << 31),
+        context_length=geometry.context_length or LONGEST,
+        rms_norm_eps=1e-5,
+        rope=RopeSpec("half", 1e4, dims),
+        local_rope=RopeSpec("half", 1e6, dims) if gemma else None,
         post_norms=gemma,
     )
 

@@ -7,9 +7,10 @@ import dataclasses
 from kvreuse.config import EngineConfig
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import pages_within
+from kvreuse.model.decoder import decoder_bytes, step_limits
 from kvreuse.model.gguf.read import GGUFFile
-from kvreuse.plan.buffers import StepShape, buffer_bytes, process_bytes
-from kvreuse.plan.geometry import Widths
+from kvreuse.ops.backend import Backend
+from kvreuse.plan.buffers import process_bytes
 from kvreuse.plan.weights import packed_bytes, vector_bytes
 from kvreuse.shape import ModelShape
 from kvreuse.sizes import format_size
@@ -71,36 +72,17 @@ class EnginePlan:
 
 
 def plan_engine(
-    file: GGUFFile, spec: ModelShape, layout: KVLayout, config: EngineConfig, threads: int
+    file: GGUFFile, spec: ModelShape, layout: KVLayout, config: EngineConfig, backend: Backend
 ) -> EnginePlan:
     """The plan of an engine that serves ``file`` by ``config``, from its header alone.
 
     ConfigError if the memory for the KV cache is more than there is, or holds no page.
     """
     pool = PoolPlan.within(layout, config.kv_cache_bytes())
-    step = StepShape(
-        batched_tokens=config.max_num_batched_tokens,
-        sequences=config.max_num_seqs,
-        positions=min(config.model_len(spec.context_length), pool.num_tokens),
-        threads=threads,
-    )
+    limits = step_limits(config, spec, pool.num_tokens)
     return EnginePlan(
-        weights=packed_bytes(file) + vector_bytes(file),
-        buffers=buffer_bytes(widths_of(spec), step),
+        weights=packed_bytes(file, backend) + vector_bytes(file),
+        buffers=decoder_bytes(spec, layout.page_size, limits, backend),
         process=process_bytes(spec.vocab_size),
         pool=pool,
-    )
-
-
-def widths_of(spec: ModelShape) -> Widths:
-    """The widths of a model that this engine serves."""
-    return Widths(
-        hidden=spec.hidden_size,
-        intermediate=spec.intermediate_size,
-        heads=spec.num_heads,
-        kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-        vocab=spec.vocab_size,
-        rotary_tables=2 if spec.local_rope else 1,
-        post_norms=spec.post_norms,
     )

@@ -59,21 +59,6 @@ def attention(kv_heads: int, head_dim: int, window: int | None = None) -> Layer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Widths:
-    """The numbers that the buffers of a forward pass depend on."""
-
-    hidden: int
-    intermediate: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocab: int
-    rotary_tables: int = 1
-    """Kinds of layers with a rotary embedding of their own."""
-    post_norms: bool = False
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Geometry:
     """A model as its memory knows it. ``context_length`` is None where nothing limits it."""
 

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Callable
 
 from kvreuse.plan.buffers import StepShape, buffer_bytes, process_bytes
-from kvreuse.plan.geometry import Geometry, Layer, Widths
+from kvreuse.plan.geometry import Geometry, Layer
+from kvreuse.shape import ModelShape
 
 UNBOUNDED = 1 << 40
 """Tokens and sequences that the inverse looks for at most."""
@@ -71,15 +72,15 @@ class MemoryPlan:
     """All of a model's memory: weights, buffers of a step, the process, keys and values.
 
     ``by_reserved``: sequences are counted as this engine reserves them, else as the architecture
-    needs them. ``weight_bytes`` is None where nothing says it, ``widths`` where this engine does
+    needs them. ``weight_bytes`` is None where nothing says it, ``shape`` where this engine does
     not serve the model: then neither buffers nor the process are counted.
     """
 
     kv: KVPlan
     weight_bytes: int | None
-    widths: Widths | None
+    shape: ModelShape | None
     by_reserved: bool
-    step: StepShape = dataclasses.field(default_factory=StepShape)
+    step: StepShape
 
     def kv_bytes(self, tokens: int, parallel: int = 1, shared: int = 0) -> int:
         """Keys, values and states of the sequences."""
@@ -88,15 +89,15 @@ class MemoryPlan:
 
     def buffers(self, tokens: int, parallel: int = 1) -> int:
         """Buffers of the forward pass, for sequences of up to ``tokens`` tokens."""
-        if self.widths is None:
+        if self.shape is None:
             return 0
         step = dataclasses.replace(self.step, sequences=parallel, positions=tokens)
-        return buffer_bytes(self.widths, step)
+        return buffer_bytes(self.shape, step)
 
     @property
     def process(self) -> int:
         """The interpreter, its libraries and the tokenizer."""
-        return 0 if self.widths is None else process_bytes(self.widths.vocab)
+        return 0 if self.shape is None else process_bytes(self.shape.vocab_size)
 
     def fixed(self, tokens: int, parallel: int = 1) -> int:
         """Everything but the keys and values."""

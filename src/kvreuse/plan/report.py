@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvreuse.errors import ConfigError
+from kvreuse.ops.backend import Backend
 from kvreuse.plan.buffers import StepShape
 from kvreuse.plan.memory import UNBOUNDED, KVPlan, MemoryPlan
 from kvreuse.plan.rows import CODECS
@@ -27,12 +28,12 @@ class Wish:
     """
 
     memory: int
+    backend: Backend
     context: int | None = None
     parallel: int = 1
     shared_prefix: int = 0
     codec: str = "bf16"
     page_size: int = 32
-    threads: int = 1
 
     def __post_init__(self) -> None:
         """Check what can be checked without a model."""
@@ -56,9 +57,9 @@ def plan_of(model: PlannedModel, wish: Wish, codec: str | None = None) -> Memory
     return MemoryPlan(
         KVPlan(model.geometry, codec or wish.codec, wish.page_size),
         model.weight_bytes,
-        model.widths,
+        model.shape,
         by_reserved=model.served,
-        step=StepShape(threads=wish.threads),
+        step=StepShape(wish.backend, page_size=wish.page_size),
     )
 
 

@@ -11,11 +11,11 @@ from kvreuse.model.fetch import folders, hub
 from kvreuse.model.fetch.source import CATALOGUE, resolve
 from kvreuse.model.gguf.container import MAGIC, GGUFFile
 from kvreuse.model.gguf.read import read_spec
-from kvreuse.plan.config_json import SERVED, geometry_of, read_config, text_fields, widths_of
-from kvreuse.plan.engine import widths_of as widths_of_spec
+from kvreuse.ops.backend import Backend
+from kvreuse.plan.config_json import SERVED, geometry_of, read_config, shape_of, text_fields
 from kvreuse.plan.facts import Fact, facts, find
 from kvreuse.plan.fields import Fields
-from kvreuse.plan.geometry import Geometry, Widths, attention
+from kvreuse.plan.geometry import Geometry, attention
 from kvreuse.plan.gguf_keys import gguf_config
 from kvreuse.plan.weights import file_bytes, packed_bytes, vector_bytes
 from kvreuse.shape import ModelShape
@@ -27,7 +27,7 @@ INDEX = "model.safetensors.index.json"
 class PlannedModel:
     """A model whose memory is known. ``source`` says where from; sizes in bytes.
 
-    ``weight_bytes`` is None where nothing tells it, ``weights_as`` says what they are. ``widths``
+    ``weight_bytes`` is None where nothing tells it, ``weights_as`` says what they are. ``shape``
     is None where this engine does not serve the model, and ``unserved`` then says why.
     """
 
@@ -36,7 +36,7 @@ class PlannedModel:
     geometry: Geometry
     weight_bytes: int | None
     weights_as: str
-    widths: Widths | None
+    shape: ModelShape | None
     unserved: str = ""
 
     @property
@@ -45,23 +45,24 @@ class PlannedModel:
         return not self.unserved
 
 
-def find_model(name: str) -> PlannedModel:
+def find_model(name: str, backend: Backend) -> PlannedModel:
     """The model that ``name`` means: a file, a folder, a name of the facts or of the models here.
 
     A GGUF file, a config.json, a folder with one of them, a file of the models' folders, a name or
-    repository of ``facts.toml``. ModelFileError where it is none, or its memory is not known.
+    repository of ``facts.toml``. Weights of a GGUF file that is served count as ``backend`` packs
+    them. ModelFileError where it is none, or its memory is not known.
     """
     path = Path(name)
     if _is(path, "dir"):
-        return _of_folder(path)
+        return _of_folder(path, backend)
     if _is(path, "file"):
-        return _of_config(path, name) if _looks_like_json(path) else _of_gguf(path, name)
+        return _of_config(path, name) if _looks_like_json(path) else _of_gguf(path, name, backend)
     if found := _in_folders(name):
-        return _of_gguf(found, name)
+        return _of_gguf(found, name, backend)
     if fact := find(name):
         return _of_fact(fact)
     if (hub_name := hub.parse(name)) and hub_name.file:
-        return _of_gguf(resolve(name), name)
+        return _of_gguf(resolve(name), name, backend)
     known = ", ".join(facts())
     raise ModelFileError(
         f"{name!r} is neither a GGUF file, a config.json nor a folder with one, "
@@ -74,7 +75,7 @@ def with_weights(model: PlannedModel, nbytes: int) -> PlannedModel:
     return dataclasses.replace(model, weight_bytes=nbytes, weights_as="as given")
 
 
-def _of_gguf(path: Path, name: str) -> PlannedModel:
+def _of_gguf(path: Path, name: str, backend: Backend) -> PlannedModel:
     with GGUFFile(path) as file:
         try:
             spec = read_spec(file)
@@ -92,10 +93,8 @@ def _of_gguf(path: Path, name: str) -> PlannedModel:
                 None,
                 reason,
             )
-        weights = packed_bytes(file) + vector_bytes(file)
-        return PlannedModel(
-            name, str(path), geometry_of_spec(spec), weights, "packed", widths_of_spec(spec)
-        )
+        weights = packed_bytes(file, backend) + vector_bytes(file)
+        return PlannedModel(name, str(path), geometry_of_spec(spec), weights, "packed", spec)
 
 
 def geometry_of_spec(spec: ModelShape) -> Geometry:
@@ -121,19 +120,19 @@ def _of_fields(
 ) -> PlannedModel:
     geometry = geometry_of(fields)
     kind = geometry.model_type
-    widths = widths_of(fields, kind)
+    shape = shape_of(fields, geometry)
     reason = "" if kind in SERVED else f"the architecture {kind!r} is not supported"
-    return PlannedModel(name, source, geometry, weights, weights_as, widths, reason)
+    return PlannedModel(name, source, geometry, weights, weights_as, shape, reason)
 
 
-def _of_folder(folder: Path) -> PlannedModel:
+def _of_folder(folder: Path, backend: Backend) -> PlannedModel:
     """A model's folder as of the hub: config.json, and safetensors where they are there."""
     config = folder / "config.json"
     if _is(config, "file"):
         return _of_config(config, folder.name or str(folder), _safetensors_bytes(folder))
     files = sorted(folder.glob(f"*{folders.SUFFIX}"))
     if len(files) == 1:
-        return _of_gguf(files[0], files[0].stem)
+        return _of_gguf(files[0], files[0].stem, backend)
     there = f"{len(files)} GGUF files: name one of them" if files else "no GGUF file either"
     raise ModelFileError(f"{folder}: has no config.json, and {there}")
 

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 from kvreuse.model.gguf.container import GGUFFile, TensorInfo
 from kvreuse.model.gguf.ggml import PACKINGS
-
-COLUMNS = 16
-"""Rows of a matrix that are packed together (native/kernels.h)."""
-GROUP = 32
-
-_VALUE_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
-# Of a pair of groups of 16 rows: integers, then fp16 scales and, where there are any, minima.
-_PAIR_BYTES = {
-    "4-bit": 2 * 256 + 64,
-    "4-bit with minimum": 2 * 256 + 128,
-    "8-bit": 2 * 512 + 64,
-    "8-bit with minimum": 2 * 512 + 128,
-}
+from kvreuse.ops.backend import Backend
 
 
-def packed_bytes(file: GGUFFile) -> int:
+def packed_bytes(file: GGUFFile, backend: Backend) -> int:
     """Bytes of all packed matrices: what ``ModelWeights.nbytes`` is once they are loaded.
 
-    A tensor of a type that the kernels do not serve counts as it lies in the file.
+    A tensor of a type that is not served counts as it lies in the file.
     """
-    return sum(_matrix_bytes(t) for t in file.tensors.values() if len(t.shape) == 2)
+    return sum(_matrix_bytes(t, backend) for t in file.tensors.values() if len(t.shape) == 2)
 
 
 def vector_bytes(file: GGUFFile) -> int:
@@ -37,13 +25,8 @@ def file_bytes(file: GGUFFile) -> int:
     return sum(tensor.nbytes for tensor in file.tensors.values())
 
 
-def _matrix_bytes(tensor: TensorInfo) -> int:
-    packing = PACKINGS.get(tensor.type)
-    if packing is None:
+def _matrix_bytes(tensor: TensorInfo, backend: Backend) -> int:
+    if tensor.type not in PACKINGS:
         return tensor.nbytes
     rows, columns = tensor.shape
-    blocks = -(-rows // COLUMNS)
-    if packing.layout in _VALUE_BYTES:
-        return blocks * COLUMNS * columns * _VALUE_BYTES[packing.layout]
-    pairs = -(-(columns // GROUP) // 2)
-    return blocks * pairs * _PAIR_BYTES[packing.layout]
+    return backend.matrix_bytes(int(tensor.type), rows, columns)

@@ -9,16 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from kvreuse.config import EngineConfig
-from kvreuse.engine.runner import ModelRunner
 from kvreuse.kv.codec.calibration import Calibration
 from kvreuse.kv.codec.codec import KVCodec, make_codec
 from kvreuse.kv.layout import KVLayout
-from kvreuse.kv.pool import PagePool
-from kvreuse.model.decoder import StepLimits
+from kvreuse.model.decoder import Decoder
 from kvreuse.model.gguf.read import GGUFFile, read_spec
 from kvreuse.model.weights import ModelWeights, Progress, load_weights
+from kvreuse.ops.backend import Backend, StepLimits
 from kvreuse.ops.batch import BatchInput, Float32Array, Int32Array
-from kvreuse.ops.native import Kernels, open_kernels
+from kvreuse.ops.native import NativeBackend
 from kvreuse.shape import ModelShape
 from kvreuse.text.tokenizer import Tokenizer
 
@@ -34,7 +33,7 @@ class Subject:
 
     spec: ModelShape
     weights: ModelWeights
-    kernels: Kernels
+    backend: Backend
     tokenizer: Tokenizer
     digest: str
 
@@ -48,9 +47,9 @@ class Subject:
             spec = read_spec(file)
             tokenizer = Tokenizer.from_gguf(file)
             digest = file.sha256().hex()
-            kernels = open_kernels(config.isa, config.threads)
-            weights = load_weights(file, spec, kernels, progress)
-        return cls(spec, weights, kernels, tokenizer, digest)
+            backend = NativeBackend(config.isa, config.threads)
+            weights = load_weights(file, spec, backend, progress)
+        return cls(spec, weights, backend, tokenizer, digest)
 
     @property
     def rows_at_once(self) -> int:
@@ -72,11 +71,11 @@ class Measured:
         self.codec = codec
         layout = KVLayout.of(subject.spec, page_size, codec)
         self.bytes_per_token = layout.bytes_per_token
-        self.pool = PagePool(layout, layout.pages_for(context))
-        self._table = np.arange(self.pool.num_pages, dtype=np.int32)[None]
+        self.pool = subject.backend.pool(layout, layout.pages_for(context))
+        self._table = np.arange(self.pool.num_pages, dtype=np.int32)
         self._rows_at_once = subject.rows_at_once
-        self._runner = ModelRunner(
-            subject.spec, subject.weights, subject.kernels, self.pool, subject.limits(context)
+        self._decoder = Decoder(
+            subject.spec, subject.weights, subject.backend, self.pool, subject.limits(context)
         )
 
     def logits(self, window: Int32Array) -> Iterator[Float32Array]:
@@ -90,20 +89,11 @@ class Measured:
         self._run(window[-1:], len(window) - 1, np.zeros(1, dtype=np.int32))
 
     def _run(self, ids: Int32Array, start: int, sample_rows: Int32Array) -> Float32Array:
-        return self._runner.run(
-            BatchInput(
-                ids=ids,
-                positions=np.arange(start, start + len(ids), dtype=np.int32),
-                row_seq=np.zeros(len(ids), dtype=np.int32),
-                tables=self._table,
-                kv_len=np.array([start + len(ids)], dtype=np.int32),
-                sample_rows=sample_rows,
-            )
-        )
+        return self._decoder.run(BatchInput.of_one(ids, start, self._table, sample_rows))
 
     def close(self) -> None:
         """Give the memory back."""
-        del self._runner
+        del self._decoder
         self.pool.close()
 
 
