@@ -23,7 +23,6 @@ import sys
 import time
 
 import numpy as np
-from kvreuse.engine.runner import ModelRunner
 
 from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.engine.engine import Engine
@@ -31,12 +30,12 @@ from kvreuse.errors import KVReuseError
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.codec.codec import BF16, KVCodec
 from kvreuse.kv.layout import KVLayout
-from kvreuse.kv.pool import PagePool
-from kvreuse.model.decoder import StepLimits
+from kvreuse.model.decoder import Decoder
 from kvreuse.model.fetch.source import resolve
 from kvreuse.model.gguf.read import GGUFFile, read_spec
 from kvreuse.model.weights import load_weights
-from kvreuse.ops.native import Kernels, open_kernels
+from kvreuse.ops.backend import StepLimits
+from kvreuse.ops.native import NativeBackend
 from limits import measure as measure_limits
 from limits import table as limits_table
 
@@ -92,11 +91,11 @@ class Run:
 class Bench:
     """One model on one path, with an engine whose kernels are timed."""
 
-    def __init__(self, model: str, kernels: Kernels) -> None:
+    def __init__(self, model: str, backend: NativeBackend) -> None:
         with GGUFFile(resolve(model)) as file:
             self.spec = read_spec(file)
-            self.weights = load_weights(file, self.spec, kernels)
-        self._kernels = kernels
+            self.weights = load_weights(file, self.spec, backend)
+        self._backend = backend
         self._begin(BF16)
 
     def with_codec(self, codec: KVCodec) -> Bench:
@@ -108,11 +107,11 @@ class Bench:
     def _begin(self, codec: KVCodec) -> None:
         """An engine, with pages for every case."""
         self.layout = KVLayout.of(self.spec, codec=codec)
-        self.pool = PagePool(self.layout, SEATS * self.layout.pages_for(512) + 64)
+        self.pool = self._backend.pool(self.layout, SEATS * self.layout.pages_for(512) + 64)
         limits = StepLimits(rows=BUDGET, samples=SEATS, sequences=SEATS, positions=MAX_LEN)
-        self.runner = ModelRunner(self.spec, self.weights, self._kernels, self.pool, limits)
+        self.decoder = Decoder(self.spec, self.weights, self._backend, self.pool, limits)
         self.engine = Engine(
-            self.runner,
+            self.decoder,
             KVCache(self.pool, b"", enable_prefix_caching=False),
             None,
             vocab_size=self.spec.vocab_size,
@@ -133,13 +132,13 @@ class Bench:
             answered: set[str] = set()
             while len(answered) < case.sequences:
                 answered |= {delta.request_id for delta in self.engine.step()}
-        before, begin, steps = self.runner.seconds(), time.perf_counter(), 0
+        before, begin, steps = self.decoder.seconds(), time.perf_counter(), 0
         while self.engine.has_unfinished and steps < DECODE_STEPS:
             self.engine.step()
             steps += 1
         times = steps if case.decode else 1
         seconds = (time.perf_counter() - begin) / times
-        by_kernel = {n: (s - before[n]) / times for n, s in self.runner.seconds().items()}
+        by_kernel = {n: (s - before[n]) / times for n, s in self.decoder.seconds().items()}
         for request in requests:
             self.engine.abort(request)
         return Run(seconds, by_kernel)
@@ -151,7 +150,10 @@ class Bench:
         seen = case.context if case.decode else case.context / 2
         layers = self.weights.layers
         inside = sum(
-            p.inputs * p.outputs for w in layers for p in (w.qkv, w.output, w.gate_up, w.down)
+            matrix.columns * matrix.rows
+            for layer in layers
+            for linear in (layer.qkv, layer.output, layer.gate_up, layer.down)
+            for matrix in linear
         )
         logits = self.spec.vocab_size * self.spec.hidden_size
         attention = rows * seen * self.spec.q_size * 2 * self.spec.num_layers
@@ -162,8 +164,9 @@ class Bench:
     def bound(self, case: Case) -> float:
         """The least seconds that the machine's limits, as they are now, allow."""
         linears, attention, nbytes = self.work(case)
-        compute = linears / self._kernels.int8_peak() + attention / self._kernels.float_peak()
-        return max(compute, nbytes / self._kernels.read_bandwidth(512 * MIB, 4))
+        kernels = self._backend.kernels
+        compute = linears / kernels.int8_peak() + attention / kernels.float_peak()
+        return max(compute, nbytes / kernels.read_bandwidth(512 * MIB, 4))
 
 
 def measure(bench: Bench, cases: list[Case], repeats: int) -> list[Result]:
@@ -239,12 +242,12 @@ def main() -> int:
         print(f"error: --only takes a part of {names}; --repeats at least 1", file=sys.stderr)
         return 2
     try:
-        kernels = open_kernels(options.isa, options.threads)
-        bench = Bench(options.model, kernels)
+        backend = NativeBackend(options.isa, options.threads)
+        bench = Bench(options.model, backend)
     except KVReuseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    limits = measure_limits(kernels)
+    limits = measure_limits(backend)
     results = measure(bench, cases, options.repeats)
     if options.json:
         report = [dataclasses.asdict(result) for result in results]

@@ -27,10 +27,13 @@ from kvreuse.errors import KVReuseError
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.codec.codec import make_codec
 from kvreuse.kv.layout import KVLayout
-from kvreuse.kv.pool import PagePool
-from kvreuse.model.decoder import StepLimits
+from kvreuse.model.decoder import Decoder
 from kvreuse.model.fetch.source import resolve
 from kvreuse.model.gguf.read import GGUFFile, read_spec
+from kvreuse.model.weights import ModelWeights, load_weights
+from kvreuse.ops.backend import StepLimits
+from kvreuse.ops.native import NativeBackend
+from kvreuse.shape import ModelShape
 
 ROWS = 1024
 
@@ -64,20 +67,27 @@ class Figures:
 class Served:
     """An engine over a pool of its own."""
 
-    def __init__(self, base: ModelRunner, layout: KVLayout, work: Workload, grouped: bool) -> None:
+    def __init__(
+        self,
+        backend: NativeBackend,
+        shape: ModelShape,
+        weights: ModelWeights,
+        layout: KVLayout,
+        work: Workload,
+        *,
+        grouped: bool,
+    ) -> None:
         pages = layout.pages_for(work.positions) * (work.requests + 2)
-        pool = PagePool(layout, pages)
+        pool = backend.pool(layout, pages)
         limits = StepLimits(
             rows=ROWS, samples=work.requests, sequences=work.requests, positions=work.positions
         )
-        self.runner = ModelRunner(
-            base.spec, base.weights, base.kernels, pool, limits, grouped=grouped
-        )
+        self.decoder = Decoder(shape, weights, backend, pool, limits, grouped=grouped)
         self.engine = Engine(
-            self.runner,
+            self.decoder,
             KVCache(pool, b""),
             None,
-            vocab_size=base.spec.vocab_size,
+            vocab_size=shape.vocab_size,
             max_model_len=work.positions,
         )
 
@@ -105,8 +115,8 @@ class Served:
 
     def _state(self) -> tuple[float, float, int]:
         """Seconds of the clock, seconds in attention so far, bytes of pages read so far."""
-        attention = self.runner.seconds()["attention"]
-        return time.perf_counter(), attention, self.runner.page_bytes_read
+        attention = self.decoder.seconds()["attention"]
+        return time.perf_counter(), attention, self.decoder.page_bytes_read
 
 
 def measure(config: EngineConfig, work: Workload, repeats: int) -> dict[str, Figures]:
@@ -121,9 +131,11 @@ def measure(config: EngineConfig, work: Workload, repeats: int) -> dict[str, Fig
             calibration=None,
         )
         layout = KVLayout.of(spec, config.page_size, codec)
-        base = load_runner(file, spec, PagePool(layout, 1), config)
+        backend = NativeBackend(config.isa, config.threads)
+        weights = load_weights(file, spec, backend)
     ways = {
-        name: Served(base, layout, work, name == "grouped") for name in ("grouped", "ungrouped")
+        name: Served(backend, spec, weights, layout, work, grouped=name == "grouped")
+        for name in ("grouped", "ungrouped")
     }
     random = np.random.default_rng(0)
     runs: dict[str, list[Figures]] = defaultdict(list)

@@ -16,7 +16,8 @@ _ROPE_POSITIONS = 4096  # enough that tables which differ anywhere differ here
 def namespace_of(file: GGUFFile, spec: ModelShape, layout: KVLayout, arithmetic: int) -> bytes:
     """32 bytes that are equal only where equal tokens have equal pages, in any process.
 
-    ``arithmetic`` is the backend's. The weights enter as the SHA-256 of the whole file: about a tenth of a second for 100 MB.
+    ``arithmetic`` is the backend's. The weights enter as the SHA-256 of the whole file: about a
+    tenth of a second for 100 MB.
     """
     return namespace(
         weights=file.sha256(),

@@ -33,7 +33,7 @@ class StepLimits:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class SourceMatrix:
-    """A matrix as a file stores it: ``data`` uint8, row by row, in blocks of the GGML type ``type``.
+    """A matrix as a file stores it: ``data`` uint8, row by row, in blocks of the GGML ``type``.
 
     ``name`` is for messages.
     """

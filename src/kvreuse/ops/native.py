@@ -1,4 +1,4 @@
-"""The native backend: kernels on one instruction-set path of this machine, and a team of threads."""
+"""The native backend: kernels on one instruction-set path, and a team of threads."""
 
 from __future__ import annotations
 
