@@ -253,9 +253,9 @@ NB_MODULE(_native, m) {
                           size_t max_partials) {
         new (self) kvr::Workspace({threads, max_rows, max_inputs, query_width, group_size, heads, head_dim, max_partials});
       }, "threads"_a, "max_rows"_a, "max_inputs"_a, "query_width"_a, "group_size"_a, "heads"_a, "head_dim"_a, "max_partials"_a)
-      .def_static("bytes", [](int threads, int64_t max_rows, int max_inputs, int query_width, int group_size, int heads, int head_dim,
-                              int64_t sequences, int64_t positions) {
-        const kvr::PlannedBytes partials = kvr::AttendPlan::max_partials({max_rows, sequences, positions, kvr::TILE_TOKENS, group_size, true});
+      .def_static("bytes", [](int threads, int64_t max_rows, int64_t max_inputs, int64_t query_width, int64_t group_size, int64_t heads,
+                              int64_t head_dim, int64_t sequences, int64_t positions) {
+        const kvr::PlannedBytes partials = kvr::AttendPlan::max_partials({max_rows, sequences, positions, kvr::TILE_TOKENS, 1, true});
         return python_int(kvr::Workspace::bytes({threads, max_rows, max_inputs, query_width, group_size, heads, head_dim, partials}));
       }, "threads"_a, "max_rows"_a, "max_inputs"_a, "query_width"_a, "group_size"_a, "heads"_a, "head_dim"_a, "sequences"_a, "positions"_a,
          "Bytes that a workspace takes, before it is made, with the partial results of a batch of so many sequences and positions.")

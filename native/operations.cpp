@@ -32,8 +32,8 @@ Projection::Projection(std::vector<std::shared_ptr<Matrix>> parts) : parts_(std:
 }
 
 template <class Take> Workspace::Buffers Workspace::carve(const WorkspaceLimits &l, Take take) {
-  require(l.threads > 0 && l.max_rows > 0 && l.max_inputs > 0 && l.query_width > 0 && l.group_size > 0 && l.heads > 0 && l.head_dim > 0 &&
-              l.head_dim <= 256, "a workspace's sizes must be positive, and head_dim at most 256");
+  require(l.threads > 0 && l.max_rows > 0 && l.max_inputs > 0 && l.query_width > 0 && l.group_size > 0 && l.heads > 0 && l.head_dim > 0,
+          "a workspace's sizes must be positive");
   auto activations = [&](int64_t rows) {
     const PlannedBytes padded = (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS, groups = l.max_inputs / GROUP + 1;
     Activations a{};
@@ -48,8 +48,8 @@ template <class Take> Workspace::Buffers Workspace::carve(const WorkspaceLimits 
   b.row_floats = (size_t)l.max_inputs + 64;
   b.scratch_bytes = std::max(attend_scratch_floats(l.item_rows(), l.head_dim) * sizeof(float), linear_scratch_bytes(l.max_inputs));
   b.scratch_bytes = (b.scratch_bytes + 4095) / 4096 * 4096;
-  b.rows = (float *)take(l.threads * b.row_floats * sizeof(float));
-  b.scratch = take(l.threads * b.scratch_bytes);
+  b.rows = (float *)take((PlannedBytes)l.threads * b.row_floats * sizeof(float));
+  b.scratch = take((PlannedBytes)l.threads * b.scratch_bytes);
   b.queries = (float *)take((PlannedBytes)l.max_rows * l.query_width * sizeof(float));
   b.partials = (float *)take(l.max_partials * l.heads * (l.head_dim + 2) * sizeof(float));
   b.shared = activations(l.max_rows);
@@ -58,6 +58,7 @@ template <class Take> Workspace::Buffers Workspace::carve(const WorkspaceLimits 
 }
 
 Workspace::Workspace(const WorkspaceLimits &limits) : limits_(limits) {
+  require(limits.head_dim <= 256, "a workspace's head_dim must be at most 256");
   buffers_ = carve(limits, [&](PlannedBytes bytes) {
     regions_.emplace_back((size_t)bytes);
     return regions_.back().data();

@@ -47,17 +47,16 @@ struct Attention {
 // What the buffers of a workspace are large enough for.
 struct WorkspaceLimits {
   int threads;
-  int64_t max_rows;
-  int max_inputs, query_width, group_size, heads, head_dim;
+  int64_t max_rows, max_inputs, query_width, group_size, heads, head_dim;
   PlannedBytes max_partials;  // a count
 
-  int item_rows() const { return item_tokens(group_size) * group_size; }
+  int64_t item_rows() const { return item_tokens((int)group_size) * group_size; }
 };
 
 // Buffers of the forward pass that no operation leaves anything in. One per engine.
 class Workspace {
  public:
-  explicit Workspace(const WorkspaceLimits &limits);  // throws std::invalid_argument where a limit is not positive
+  explicit Workspace(const WorkspaceLimits &limits);  // throws std::invalid_argument for limits that no kernel has
   Workspace(const Workspace &) = delete;
   Workspace &operator=(const Workspace &) = delete;
   // Of all buffers: what the constructor takes for these limits, and what this workspace has taken.
@@ -71,11 +70,11 @@ class Workspace {
   float *queries() { return buffers_.queries; }
   float *partials() { return buffers_.partials; }
   int max_rows() const { return (int)limits_.max_rows; }
-  int max_inputs() const { return limits_.max_inputs; }
-  int query_width() const { return limits_.query_width; }
+  int max_inputs() const { return (int)limits_.max_inputs; }
+  int query_width() const { return (int)limits_.query_width; }
   size_t max_partials() const { return (size_t)limits_.max_partials; }
-  int item_rows() const { return limits_.item_rows(); }
-  int head_dim() const { return limits_.head_dim; }
+  int item_rows() const { return (int)limits_.item_rows(); }
+  int head_dim() const { return (int)limits_.head_dim; }
   int threads() const { return limits_.threads; }
 
  private:

@@ -27,7 +27,10 @@ from ..kv_codecs import codec_for
 from ..model.gguf.gguf_files import write_tiny
 from ..test_twins import CASES, Case, model_file, twin, unwritten
 
-BACKENDS = {"native": NativeBackend(threads=2), "reference": reference.ReferenceBackend()}
+BACKENDS: dict[str, Backend] = {
+    "native": NativeBackend(threads=2),
+    "reference": reference.ReferenceBackend(),
+}
 FEW = ("Q4_K", "mixed", "denormals", "qwen2", "qwen3", "gemma3", "window of 33", "factors")
 SOME = [case for case in CASES if case.name in FEW]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from pathlib import Path
 from typing import Any
@@ -66,10 +67,11 @@ def test_multi_head_attention_is_planned_with_the_scratch_that_it_takes(tmp_path
     assert more - few > 64 * 3 * 128 * 4
 
 
-def test_a_step_that_no_machine_could_run_still_has_a_size(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wide", [{}, {"num_heads": 1 << 24, "head_dim": 1 << 24}])
+def test_what_no_machine_could_run_still_has_a_size(wide: dict[str, Any], tmp_path: Path) -> None:
     """The planner looks for what fits among any numbers of tokens and sequences."""
     with GGUFFile(write_tiny(tmp_path / "x.gguf")) as file:
-        shape = read_spec(file)
+        shape = dataclasses.replace(read_spec(file), **wide)
     backend = NativeBackend(threads=1)
     sizes = [
         buffer_bytes(shape, StepShape(backend, 512, 1 << power, 1 << power)) for power in range(41)

@@ -140,6 +140,9 @@ def shape_of(fields: Fields, geometry: Geometry) -> ModelShape | None:
     kind = geometry.model_type
     if kind not in SERVED or any(name not in fields for name in needed):
         return None
+    heads, groups = fields.count(*HEADS), kv_heads(fields)
+    if heads % groups:
+        return None
     gemma = kind == "gemma3_text"
     dims = head_dim(fields)
     return ModelShape(
@@ -147,8 +150,8 @@ def shape_of(fields: Fields, geometry: Geometry) -> ModelShape | None:
         num_layers=len(geometry.layers),
         hidden_size=fields.count("hidden_size"),
         intermediate_size=fields.count("intermediate_size"),
-        num_heads=fields.count(*HEADS),
-        num_kv_heads=kv_heads(fields),
+        num_heads=heads,
+        num_kv_heads=groups,
         head_dim=dims,
         vocab_size=fields.count("vocab_size", most=1 << 31),
         context_length=geometry.context_length or LONGEST,
