@@ -58,4 +58,4 @@ class LayerStep:
 
     def result(self) -> Float32Array:
         """float32[sequences, heads * head_dim]: what the last step gave."""
-        return self._out.numpy().copy()
+        return self._out.read(self._out.rows).copy()

@@ -144,6 +144,13 @@ kvr::SourceMatrix source_matrix(const nb::tuple &t) {
   return {bytes.data(), bytes.size(), nb::cast<int>(t[1]), nb::cast<int>(t[2]), nb::cast<int>(t[3]), std::move(name)};
 }
 
+nb::ndarray<nb::numpy, float, nb::ndim<2>> tensor_view(kvr::Tensor &t, int rows) {
+  if (rows < 0 || rows > t.rows()) throw std::invalid_argument("a tensor has fewer rows than are read");
+  const int64_t strides[2] = {(int64_t)t.stride(), 1};
+  const size_t shape[2] = {(size_t)rows, (size_t)t.columns()};
+  return nb::ndarray<nb::numpy, float, nb::ndim<2>>(t.row(0), 2, shape, nb::handle(), strides);
+}
+
 nb::object python_int(kvr::PlannedBytes bytes) {
   return nb::int_((uint64_t)(bytes >> 64)) << nb::int_(64) | nb::int_((uint64_t)bytes);
 }
@@ -173,11 +180,9 @@ NB_MODULE(_native, m) {
       .def_prop_ro("nbytes", &kvr::Tensor::nbytes)
       .def_prop_ro("rows", &kvr::Tensor::rows)
       .def_prop_ro("columns", &kvr::Tensor::columns)
-      .def("numpy", [](kvr::Tensor &t) {
-        const int64_t strides[2] = {(int64_t)t.stride(), 1};
-        const size_t shape[2] = {(size_t)t.rows(), (size_t)t.columns()};
-        return nb::ndarray<nb::numpy, float, nb::ndim<2>>(t.row(0), 2, shape, nb::handle(), strides);
-      }, nb::rv_policy::reference_internal, "A float32[rows, columns] view; it lives as long as the tensor.")
+      .def("numpy", [](kvr::Tensor &t) { return tensor_view(t, t.rows()); }, nb::rv_policy::reference_internal,
+           "A float32[rows, columns] view; it lives as long as the tensor.")
+      .def("read", &tensor_view, "rows"_a, nb::rv_policy::reference_internal, "The same of the first rows.")
       .def("write", [](kvr::Tensor &t, FloatTable rows) {
         if ((int)rows.shape(0) > t.rows() || (int)rows.shape(1) != t.columns()) throw std::invalid_argument("the rows do not fit the tensor");
         for (int i = 0; i < (int)rows.shape(0); i++) memcpy(t.row(i), rows.data() + (size_t)i * t.columns(), t.columns() * sizeof(float));

@@ -55,7 +55,6 @@ class Decoder:
             name: self._program.tensor(*size) for name, size in tensor_sizes(shape, limits).items()
         }
         self._record()
-        self._logits = self._tensors["logits"]
 
     def _record(self) -> None:
         """Record the pass. Two linears of a layer add to the residual stream ``x``."""
@@ -137,7 +136,7 @@ class Decoder:
         if samples > self._limits.samples:
             raise RequestError(f"{samples} rows ask for logits, at most {self._limits.samples} may")
         self._program.run(batch)
-        return self._logits.numpy()[:samples]
+        return self._tensors["logits"].read(samples)
 
     @property
     def nbytes(self) -> int:

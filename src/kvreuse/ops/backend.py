@@ -76,11 +76,11 @@ class Tensor(Protocol):
     def columns(self) -> int:
         """Numbers in a row."""
 
-    def numpy(self) -> Float32Array:
-        """float32[rows, columns]: what it holds, valid until the next run."""
+    def read(self, rows: int) -> Float32Array:
+        """float32[rows, columns]: its first rows, valid until the next run."""
 
     def write(self, rows: Float32Array) -> None:
-        """Set the first rows to float32[n, columns]."""
+        """Set its first rows to float32[n, columns]."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

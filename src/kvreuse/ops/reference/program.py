@@ -38,9 +38,9 @@ class Array:
         self.rows, self.columns = rows, columns
         self.values: Float32 = np.zeros((rows, columns), dtype=np.float32)
 
-    def numpy(self) -> Float32:
-        """The array itself."""
-        return self.values
+    def read(self, rows: int) -> Float32:
+        """The first rows, not copied."""
+        return self.values[:rows]
 
     def write(self, rows: Float32) -> None:
         """Set the first rows."""
@@ -83,9 +83,9 @@ class ReferenceProgram:
 
         def run(batch: BatchInput) -> None:
             rows = len(batch.sample_rows if sampled else batch.ids)
-            given = _prepared(prologue, x.numpy()[:rows])
+            given = _prepared(prologue, x.read(rows))
             out = np.concatenate([linear(given, part) for part in parts], axis=1)
-            y.write(add(y.numpy()[:rows], out) if accumulate else out)
+            y.write(add(y.read(rows), out) if accumulate else out)
 
         self._record(name, run)
 
@@ -93,7 +93,7 @@ class ReferenceProgram:
         """Record the attention of a layer."""
         self._record(
             "attention",
-            lambda batch: out.write(self._attend(attention, qkv.numpy()[: len(batch.ids)], batch)),
+            lambda batch: out.write(self._attend(attention, qkv.read(len(batch.ids)), batch)),
         )
 
     def add_norm(self, y: Tensor, norm: Norm, x: Tensor) -> None:
@@ -101,13 +101,13 @@ class ReferenceProgram:
 
         def run(batch: BatchInput) -> None:
             rows = len(batch.ids)
-            x.write(add(x.numpy()[:rows], _prepared(norm, y.numpy()[:rows])))
+            x.write(add(x.read(rows), _prepared(norm, y.read(rows))))
 
         self._record("norm", run)
 
     def gather(self, x: Tensor, y: Tensor) -> None:
         """Record the selection of the rows that sample."""
-        self._record("gather", lambda batch: y.write(x.numpy()[batch.sample_rows]))
+        self._record("gather", lambda batch: y.write(x.read(len(batch.ids))[batch.sample_rows]))
 
     def run(self, batch: BatchInput) -> None:
         """Check the batch's sizes, do its copies, then every operation."""

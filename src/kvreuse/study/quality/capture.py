@@ -96,9 +96,9 @@ class Capture:
             sampled = sampled[(sampled >= 0) & (sampled < len(part))]
             self._decoder.run(BatchInput.of_one(part, start, self._table, sampled))
             yield (
-                [tensor.numpy()[: len(part)].copy() for tensor in self._decoder.projected],
+                [tensor.read(len(part)).copy() for tensor in self._decoder.projected],
                 [
-                    np.square(tensor.numpy()[: len(sampled)]).sum(axis=1)
+                    np.square(tensor.read(len(sampled))).sum(axis=1)
                     for tensor in self._decoder.residuals
                 ],
             )

@@ -41,6 +41,6 @@ class OutputWeights:
             rows = min(ROWS_AT_ONCE, len(weights) - start)
             x.write(np.eye(ROWS_AT_ONCE, len(weights), start, dtype=np.float32))
             program.run(self._batch)
-            weights[start : start + rows] = y.numpy()[:rows]
+            weights[start : start + rows] = y.read(rows)
         norm = layer.post_attention_norm
         return weights if norm is None else weights * norm
