@@ -167,8 +167,8 @@ class Program(Protocol):
     def run(self, batch: BatchInput) -> None:
         """Do the batch's copies, then the operations in the order in which they were recorded.
 
-        ValueError, and nothing is written, where the batch is larger than the program's limits or
-        names a token, page or position that does not exist.
+        ValueError, before anything is computed, where the batch is larger than the program's
+        limits or names a token, page or position that does not exist.
         """
 
     @property
