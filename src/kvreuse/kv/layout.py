@@ -91,6 +91,11 @@ class KVLayout:
         keys = self.layers[layer].kv_heads if kind == "value" else 0
         return self._offsets[self._firsts[layer] + keys + head]
 
+    def layer_token_bytes(self, layer: int) -> int:
+        """Bytes of keys and values that one token takes in one layer."""
+        first, end = self._firsts[layer], self._firsts[layer + 1]
+        return (self._offsets[end] - self._offsets[first]) // self.page_size
+
     @property
     def page_bytes(self) -> int:
         """Bytes of a page: all layers."""

@@ -140,6 +140,24 @@ class PagePool:
         self.count(page)
         return memoryview(self.data[page])
 
+    def export_page(self, page: int) -> bytes:
+        """A copy of what ``page`` holds: ``layout.page_bytes`` bytes."""
+        return bytes(self.page(page))
+
+    def import_page(self, page: int, exported: bytes | memoryview) -> None:
+        """Let ``page``, which somebody owns, hold what :meth:`export_page` gave.
+
+        The pool that exported it must have an equal layout. PageError where the page is free or
+        the number of bytes is not that of a page.
+        """
+        if not self.count(page):
+            raise PageError(f"page {page} is free: nothing can be imported into it")
+        if len(exported) != self.layout.page_bytes:
+            raise PageError(
+                f"{len(exported)} bytes are no page: one has {self.layout.page_bytes} bytes"
+            )
+        self.page(page)[:] = exported
+
     def check(self, owners: Iterable[Sequence[int]] | None = None) -> None:
         """Raise PageError unless the conservation law holds.
 
