@@ -1,6 +1,7 @@
 """What reuse saves, and what it costs.
 
-    python bench/reuse.py [MODEL] [--isa PATH] [--threads N] [--repeats 3] [--trace CSV] [--json]
+    python bench/reuse.py [MODEL] [--isa PATH] [--threads N] [--repeats 3] [--only TEXT]
+                          [--trace CSV] [--json]
 
 Every prompt is random tokens of its own run, so that nothing is reused but what a case is about.
 Everything is greedy and runs through the engine; each figure is the median of the repeats. With a
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import statistics
 import sys
 import time
@@ -225,31 +227,37 @@ def waste(trace: Path, page_size: int = 32) -> Figures:
     return {"requests": requests, "tokens": used, "wasted, %": (1 - used / rows) * 100}
 
 
-def measure(bench: Bench, pair: Pair, repeats: int) -> dict[str, Figures]:
-    """Medians of every figure of every case."""
-    cases: list[Callable[[], Figures]] = [
-        bench.shared,
-        bench.distinct,
-        pair.three_quarters,
-        bench.again,
-        pair.overhead,
-        planning,
-    ]
-    runs: dict[str, list[Figures]] = {}
-    for _ in range(repeats):
-        for case in cases:
-            runs.setdefault(case.__doc__ or "", []).append(case())
-    return {name: medians(every) for name, every in runs.items()}
+def cases_of(model: str, machine: dict[str, Any]) -> dict[str, Callable[[], Figures]]:
+    """Every case by what it is; models are loaded when a case first needs them."""
+    bench = functools.cache(lambda: Bench(model, machine))
+    pair = functools.cache(lambda: Pair(model, machine))
+    return {
+        Bench.shared.__doc__ or "": lambda: bench().shared(),
+        Bench.distinct.__doc__ or "": lambda: bench().distinct(),
+        Pair.three_quarters.__doc__ or "": lambda: pair().three_quarters(),
+        Bench.again.__doc__ or "": lambda: bench().again(),
+        Pair.overhead.__doc__ or "": lambda: pair().overhead(),
+        planning.__doc__ or "": planning,
+    }
 
 
 def main() -> int:
     """Measure and print; the exit status."""
     parser = bench_parser(__doc__, repeats=3)
     parser.add_argument("--trace", type=Path, metavar="CSV", help="lengths of requests")
+    parser.add_argument("--only", default="", help="the cases with this in their description")
     options = parser.parse_args()
     machine = {"threads": options.threads, "isa": options.isa}
-    bench, pair = Bench(options.model, machine), Pair(options.model, machine)
-    results = measure(bench, pair, options.repeats)
+    cases = {
+        name: case
+        for name, case in cases_of(options.model, machine).items()
+        if options.only in name
+    }
+    runs: dict[str, list[Figures]] = {name: [] for name in cases}
+    for _ in range(options.repeats):
+        for name, case in cases.items():
+            runs[name].append(case())
+    results = {name: medians(every) for name, every in runs.items()}
     if options.trace is not None:
         results[waste.__doc__ or ""] = waste(options.trace)
     show(results, as_json=options.json)
