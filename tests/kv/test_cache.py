@@ -352,11 +352,11 @@ def test_check_sees_a_page_that_is_nowhere_and_a_wrong_table() -> None:
     started = served(checked, tuple(range(9)))
     table = started.seq.table
     table[0], table[1] = table[1], table[0]
-    with pytest.raises(PageError, match="is not the index's for its tokens"):
+    with pytest.raises(PageError, match="not the index's page for its tokens"):
         checked.cache.check()
     table[0], table[1] = table[1], table[0]
     checked.cache._evictor.rest(1, int(table[1]))
-    with pytest.raises(PageError, match="rests and is used, or neither"):
+    with pytest.raises(PageError, match="the idle pages are not those that only the index owns"):
         checked.cache.check()
     checked.cache._evictor.wake(1, int(table[1]))
     checked.pool.alloc(1)

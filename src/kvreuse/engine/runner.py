@@ -1,4 +1,4 @@
-"""The model runner: BatchInput -> copies of pages -> decoder -> logits of the rows that sample."""
+"""ModelRunner: BatchInput -> copies of pages -> decoder -> logits of the rows that sample."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kvreuse.shape import ModelShape
 class ModelRunner:
     """Runs batches of a model on the kernels; the ``Runner`` of the engine.
 
-    ``load_seconds`` is what repacking the weights took.
+    ``load_seconds`` is the time that repacking the weights took.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class ModelRunner:
     def run(self, batch: BatchInput) -> Float32Array:
         """float32[S, vocab]: the logits of ``sample_rows``, valid until the next run.
 
-        RequestError if more rows sample than the runner was made for, ValueError where the batch
-        names a token, page or position that does not exist.
+        RequestError if more rows sample than the runner was made for, ValueError if the batch has
+        a token, page or position that does not exist.
         """
         if len(batch.sample_rows) > self._limits.samples:
             raise RequestError(
@@ -76,11 +76,11 @@ class ModelRunner:
 
     @property
     def page_bytes_read(self) -> int:
-        """Bytes of keys and values that attention has read so far, once for each work item."""
+        """Bytes of keys and values that attention has read so far; a shared read counts once."""
         return self._decoder.page_bytes_read
 
     def seconds(self) -> dict[str, float]:
-        """Seconds spent in the kernels so far, by operation; the rest of a step is Python's."""
+        """Seconds spent in the kernels so far, by operation; the rest of a step is Python code."""
         return self._decoder.seconds()
 
 
@@ -91,11 +91,11 @@ def load_runner(
     config: EngineConfig,
     progress: Progress | None = None,
 ) -> ModelRunner:
-    """Open the kernels, repack the weights, take the buffers of the forward pass.
+    """Open the kernels, repack the weights, allocate the buffers of the forward pass.
 
-    ``checkpoint`` may be closed afterwards. ``progress`` gets the bytes of weights that are
-    repacked, and of all. ConfigError for a path or a number of threads that the machine cannot
-    honour.
+    ``checkpoint`` may be closed afterwards. ``progress`` gets the bytes of weights repacked so far
+    and in all. ConfigError for an instruction set or a number of threads that the machine does not
+    have.
     """
     kernels = open_kernels(config.isa, config.threads)
     begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Census: which prefixes the index holds, by how many pages lie below them."""
+"""Census: the largest prefixes of the index, by their number of pages."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from kvreuse.kv.prefix import PrefixIndex
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prefix:
-    """Prompts that start alike."""
+    """A prefix that resident prompts share, and the pages of these prompts."""
 
     key: bytes
-    """Of the last page that all of them share; empty for a tail."""
+    """The key of the last page that all prompts share; empty for a tail."""
     tokens: bytes
-    """The tokens that all of them share, as the index keeps them."""
+    """The tokens that all prompts share, as :func:`~kvreuse.kv.keys.token_bytes`."""
     pages: int
-    """Pages of all of them together."""
+    """The pages of all prompts together."""
     continuations: int
-    """Ways in which they end."""
+    """Leaves below the prefix: different ends of prompts."""
     hits: int
-    """Prompts that found the first page."""
+    """Sequences that reused the first page."""
     in_use: bool
     """Whether a running sequence uses any of the pages."""
     pinned: bool
-    """Whether any of them is pinned."""
+    """Whether any of the pages is pinned."""
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens all of them share."""
+        """The length of the prefix in tokens."""
         return len(self.tokens) // TOKEN_BYTES
 
 
@@ -43,8 +43,8 @@ def census(
 ) -> list[Prefix]:
     """The ``limit`` prefixes with most pages, largest first.
 
-    ``counts`` are owners and ``hits`` uses by page. A prefix is a first page with all that follows
-    it up to where it is continued in two ways. Cost: the pages that those listed share.
+    ``counts`` and ``hits`` are the owners and uses of each page. A prefix is a first page with the
+    pages that continue it, up to the first branch. Visits only the pages of these prefixes.
     """
     return [
         _prefix(index, first, hits[first], counts[first], first in pinned)
@@ -58,7 +58,7 @@ def _prefix(index: PrefixIndex, first: int, hits: int, owners: int, pinned: bool
         last = index.first_child(last)
         shared.append(index.tokens(last))
     key = index.key(last) if index.is_full(last) else b""
-    # Whoever uses or pins a page does so with all before it: the first page tells of all.
+    # A use or pin of a page includes all pages before it, so the first page has all of them.
     used = owners - pinned > 1  # the index is an owner, and a pin is one
     pages, ends = index.sizes.pages(first), index.sizes.leaves(first)
     return Prefix(key, b"".join(shared), pages, ends, hits, used, pinned)
