@@ -1,4 +1,4 @@
-"""KVCache in every order of calls, beside an oracle; and what it promises, one by one."""
+"""KVCache in every order of calls, compared with an oracle; then each guarantee by itself."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), salt=SALTS, more=FEW_TOKENS)
     def serve(self, data: st.DataObject, salt: str | None, more: list[int]) -> None:
-        """A whole life: what most sequences do."""
+        """Open, grow and close a sequence, as most sequences do."""
         started = self.checked.open(self.prompt(data), salt)
         self.checked.check()
         self.write(started, 99, more)
@@ -111,7 +111,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 class DensityMachine(CacheMachine):
-    """The same, with the policy that learns."""
+    """The same with the learning policy."""
 
     policy = "hit-density"
 
@@ -298,7 +298,7 @@ def test_a_look_up_changes_nothing() -> None:
     for salt in (None, "unknown"):
         checked.look_up((1, 5, 6, 7, 9), salt)
     checked.check()
-    finished(checked, (4, 5, 6, 7, 8))  # evicts what it would have without any look-up
+    finished(checked, (4, 5, 6, 7, 8))  # look-ups did not change what it evicts
     assert checked.cache.lookup((1, 5, 6, 7, 9)).tokens == 0
 
 

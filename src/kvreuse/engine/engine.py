@@ -253,10 +253,7 @@ class Engine:
         return str(self._num_added)
 
     def _checked_pins(self, ids: Int32Array, salt: str | None) -> frozenset[int]:
-        """The names of the pages that a pin of ``ids`` covers; RequestError if over the quota.
-
-        Pages that unfinished requests will pin count as pinned.
-        """
+        """The names of the pages to pin; RequestError above the quota, promised pins included."""
         if not self.cache.enabled:
             raise RequestError("pin needs prefix caching: start without --no-enable-prefix-caching")
         self.cache.promises.expire()

@@ -50,10 +50,7 @@ class Group:
         return [request for request in self.requests if request.index not in self._completions]
 
     def complete(self, request: Request, answer: Answer | None, layout: KVLayout) -> None:
-        """Record that ``request`` ends, before its pages are given back.
-
-        ``answer`` is None if it was never admitted.
-        """
+        """Record that ``request`` ends; it still has its pages. ``answer`` None: never admitted."""
         self._completions[request.index] = CompletionOutput(
             index=request.index,
             text=answer.text if answer is not None else "",
@@ -73,10 +70,7 @@ class Group:
     def output(
         self, now: float, layout: KVLayout, seconds_per_token: float | None
     ) -> RequestOutput | None:
-        """The result, or None until all requests have ended.
-
-        ``seconds_per_token`` is the cost of prefill, None if it is not known yet.
-        """
+        """The result, None until all requests have ended; ``seconds_per_token`` is of prefill."""
         if len(self._completions) < len(self.requests):
             return None
         leader = self.leader

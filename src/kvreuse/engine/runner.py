@@ -94,8 +94,7 @@ def load_runner(
     """Open the kernels, repack the weights, allocate the buffers of the forward pass.
 
     ``checkpoint`` may be closed afterwards. ``progress`` gets the bytes of weights repacked so far
-    and in all. ConfigError for an instruction set or a number of threads that the machine does not
-    have.
+    and in all. ConfigError for an instruction set or thread count that the machine does not have.
     """
     kernels = open_kernels(config.isa, config.threads)
     begin = time.perf_counter()

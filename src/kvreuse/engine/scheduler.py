@@ -236,10 +236,7 @@ class Scheduler:
         return rows if rows and self._cache.reserve(kv, rows) else room
 
     def _admit(self, admission: Admission, copies: list[Copy]) -> int:
-        """Open a request and reserve room for its rows; returns how many were granted.
-
-        If that is 0 the request stays in the queue.
-        """
+        """Open a request, reserve room for its rows, return how many; 0: it stays in the queue."""
         request, rows, hit = admission
         request.kv, its_copies = self._cache.open(hit)
         written = request.kv.written

@@ -31,8 +31,7 @@ class PagePool:
 
     ``data`` is uint8[num_pages, page_bytes], its start aligned to 2 MiB. The conservation law,
     ``free + used == num_pages`` and a page is free exactly if its count is 0, holds after every
-    method, also one that raised. Raises ConfigError if ``num_pages`` is below 1 or the system
-    refuses the memory.
+    method, also one that raised. Raises ConfigError if ``num_pages`` < 1 or memory is refused.
     """
 
     def __init__(self, layout: KVLayout, num_pages: int) -> None:

@@ -1,7 +1,4 @@
-"""Guide: the tokens that may come next in one structured output. Guides: compiles and makes them.
-
-A *form* is what a StructuredOutputs asks for: a schema, a regex, a grammar or choices.
-"""
+"""Guide: the tokens that may come next in an answer of a given form. Guides: makes guides."""
 
 from __future__ import annotations
 
@@ -42,10 +39,7 @@ class Guide:
     )
 
     def __init__(self, matcher: LLMatcher, ends: tuple[int, ...], vocab_size: int) -> None:
-        """At the start of a form; if it cannot be followed, ``failure`` is set.
-
-        ``ends`` are the end-of-sequence tokens.
-        """
+        """At the start of a form; ``ends`` are the end-of-sequence tokens."""
         self._matcher = matcher
         self._ends = tuple(token for token in ends if token < vocab_size)
         self._vocab_size = vocab_size
