@@ -175,7 +175,7 @@ def test_an_engine_refuses_a_second_thread() -> None:
     thread.start()
     assert inside.wait(30)
     for use in (engine.step, lambda: engine.submit(Ask([1])), lambda: engine.abort("0")):
-        with pytest.raises(EngineUseError, match="another thread is inside"):
+        with pytest.raises(EngineUseError, match="another thread is using it"):
             use()
     leave.set()
     thread.join()
