@@ -51,7 +51,7 @@ class EngineThread:
         self._always = always
         self._on_step, self._on_put, self._on_end = on_step, on_put, on_end
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._gate = threading.Lock()  # held to put an order, so that none comes after the last
+        self._gate = threading.RLock()  # held to put an order, so that none comes after the last
         self._process = os.getpid()
         self._open = True
         self._started = False
@@ -122,9 +122,15 @@ class EngineThread:
                 del self._engine
 
     def join(self) -> None:
-        """Wait until the thread has ended."""
-        if self._started and self._process == os.getpid():
+        """Wait until the thread has ended; called on the thread itself, return at once."""
+        started = self._started and self._process == os.getpid()
+        if started and threading.current_thread() is not self._thread:
             self._thread.join()
+
+    def end(self) -> None:
+        """Stop the thread and wait until it has ended."""
+        self.stop()
+        self.join()
 
     # What follows is called on the thread.
 
