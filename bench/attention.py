@@ -17,16 +17,16 @@ import dataclasses
 import json
 import statistics
 import sys
-import time
 
 import numpy as np
 
 from kvreuse.errors import ConfigError
-from kvreuse.ops.native import Attention, Kernels, KVView, Rotary, open_kernels
+from kvreuse.kv.layout import KVLayout
+from kvreuse.ops.native import NativeBackend
+from kvreuse.shape import ModelShape, RopeSpec, attention
 from layer import LayerStep
 
 PAGE = 32
-TILE = 32
 ROWS = (1, 4, 16, 64)
 GIB = 1 << 30
 
@@ -47,9 +47,19 @@ class Shape:
         return self.kv_heads * self.group_size
 
     @property
-    def tile_bytes(self) -> int:
-        """Keys and values of 32 tokens in all heads."""
-        return TILE * 2 * 2 * self.kv_heads * self.head_dim
+    def model(self) -> ModelShape:
+        """A model of one layer with these heads."""
+        return ModelShape(
+            architecture="bench",
+            layers=(attention(self.kv_heads, self.head_dim),),
+            hidden_size=self.head_dim,
+            intermediate_size=self.head_dim,
+            num_heads=self.heads,
+            vocab_size=1,
+            context_length=self.prefix + self.own,
+            rms_norm_eps=1e-5,
+            rope=RopeSpec("half", 1e4, self.head_dim),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,17 +74,15 @@ class Figures:
 class Layer:
     """One layer's pool, full of random keys and values, and what a call needs."""
 
-    def __init__(self, kernels: Kernels, shape: Shape, sequences: int, shared: bool) -> None:
+    def __init__(self, backend: NativeBackend, shape: Shape, sequences: int, shared: bool) -> None:
         self.shape, self.sequences = shape, sequences
         prefix, own = shape.prefix // PAGE, -(-shape.own // PAGE)
         pages = (prefix if shared else prefix * sequences) + own * sequences
         self.positions = prefix * PAGE + shape.own
         values = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32)
         bf16 = (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
-        self.pool = np.resize(bf16, (pages, shape.tile_bytes))
-        ones = np.ones((self.positions, shape.head_dim // 2), dtype=np.float32)
-        view = KVView(self.pool, PAGE, 1, shape.kv_heads, shape.group_size, shape.head_dim)
-        attention = Attention(view, Rotary(ones, ones * 0, False), 0, 0.1)
+        pool = backend.pool(KVLayout.of(shape.model, PAGE), pages)
+        pool.data[:] = np.resize(bf16, pool.data.shape)
         order = np.random.default_rng(1).permutation(pages).astype(np.int32)
         heads = np.tile(order[:prefix], (sequences, 1))
         if not shared:
@@ -82,38 +90,26 @@ class Layer:
         tails = order[-own * sequences :].reshape(sequences, own)
         tables = np.ascontiguousarray(np.concatenate([heads, tails], axis=1))
         self.steps = {
-            grouped: LayerStep(
-                kernels,
-                attention,
-                tables,
-                num_pages=pages,
-                page_size=PAGE,
-                positions=self.positions,
-                kv_heads=shape.kv_heads,
-                group_size=shape.group_size,
-                head_dim=shape.head_dim,
-                grouped=grouped,
-            )
+            grouped: LayerStep(backend, shape.model, pool, tables, self.positions, grouped=grouped)
             for grouped in (True, False)
         }
 
     def measure(self, repeats: int) -> tuple[Figures, Figures]:
         """Grouped and ungrouped, in turn. AssertionError where their results differ."""
         seconds: dict[bool, list[float]] = {True: [], False: []}
-        results = {}
+        results, read = {}, {}
         for _ in range(repeats + 1):
             for grouped, step in self.steps.items():
-                start = time.perf_counter()
-                step.run()
-                seconds[grouped].append(time.perf_counter() - start)
-                results[grouped] = step.out.numpy().copy()
+                duration, read[grouped] = step.run()
+                seconds[grouped].append(duration)
+                results[grouped] = step.result()
         assert (results[True] == results[False]).all()
         shape = self.shape
         products = 4 * self.sequences * shape.heads * self.positions * shape.head_dim
         together, apart = (
             Figures(
                 statistics.median(seconds[way][1:]),
-                self.steps[way].batch.tiles_read() * shape.tile_bytes,
+                read[way],
                 products,
             )
             for way in (True, False)
@@ -122,10 +118,10 @@ class Layer:
 
 
 def compare(
-    kernels: Kernels, shape: Shape, sequences: int, shared: bool, repeats: int
+    backend: NativeBackend, shape: Shape, sequences: int, shared: bool, repeats: int
 ) -> dict[str, float]:
     """One line of the table."""
-    layer = Layer(kernels, shape, sequences, shared)
+    layer, kernels = Layer(backend, shape, sequences, shared), backend.kernels
     grouped, ungrouped = layer.measure(repeats)
     memory, peak = kernels.read_bandwidth(GIB // 2, 2), kernels.float_peak()
     line: dict[str, float] = {
@@ -173,20 +169,21 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     try:
-        kernels = open_kernels(options.isa, options.threads)
+        backend = NativeBackend(options.isa, options.threads)
+        isa = backend.isa
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     shape = Shape(
         options.kv_heads, options.group_size, options.head_dim, options.prefix, options.own
     )
-    lines = [compare(kernels, shape, rows, True, options.repeats) for rows in ROWS]
+    lines = [compare(backend, shape, rows, True, options.repeats) for rows in ROWS]
     alone = dataclasses.replace(shape, prefix=512)
-    lines += [compare(kernels, alone, rows, False, 5 * options.repeats) for rows in ROWS]
+    lines += [compare(backend, alone, rows, False, 5 * options.repeats) for rows in ROWS]
     if options.json:
-        print(json.dumps({"isa": kernels.isa, "threads": kernels.threads, "lines": lines}))
+        print(json.dumps({"isa": isa, "threads": backend.threads, "lines": lines}))
     else:
-        print(f"{kernels.isa}, {kernels.threads} threads")
+        print(f"{isa}, {backend.threads} threads")
         print(table(lines))
     return 0
 

@@ -27,7 +27,7 @@ from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.config import EngineConfig
 from kvreuse.kv.codec.codec import BF16, KVCodec
 from kvreuse.load import load
-from kvreuse.ops.native import Kernels, open_kernels
+from kvreuse.ops.native import NativeBackend
 from limits import measure as measure_limits
 from limits import table as limits_table
 from reporting import bench_parser, run_main
@@ -85,9 +85,9 @@ class Run:
 class Bench:
     """One model, with an engine whose kernels are timed."""
 
-    def __init__(self, model: str, kernels: Kernels, kv_cache_dtype: str = BF16.name) -> None:
-        """Load the model on the path and threads of ``kernels``, with pages for every case."""
-        self._model, self._kernels = model, kernels
+    def __init__(self, model: str, backend: NativeBackend, kv_cache_dtype: str = BF16.name) -> None:
+        """Load the model on the path and threads of ``backend``, with pages for every case."""
+        self._model, self._backend = model, backend
         config = EngineConfig(
             model=model,
             kv_cache_memory=POOL,
@@ -97,19 +97,19 @@ class Bench:
             max_num_batched_tokens=BUDGET,
             max_num_seqs=SEATS,
             enable_prefix_caching=False,
-            isa=kernels.isa,
-            threads=kernels.threads,
+            isa=backend.isa,
+            threads=backend.threads,
         )
         loaded = load(config)
         self.shape = loaded.shape
         self.layout = loaded.pool.layout
-        self.runner = loaded.runner
+        self.decoder = loaded.runner
         self.engine = loaded.engine
         self._random = np.random.default_rng(0)
 
     def with_codec(self, codec: KVCodec) -> Bench:
         """The same model with keys and values in another codec."""
-        return Bench(self._model, self._kernels, codec.name)
+        return Bench(self._model, self._backend, codec.name)
 
     def run(self, case: Case) -> Run:
         """A prefill, or some steps of decoding."""
@@ -124,13 +124,13 @@ class Bench:
             answered: set[str] = set()
             while len(answered) < case.sequences:
                 answered |= {delta.request_id for delta in self.engine.step()}
-        before, begin, steps = self.runner.seconds(), time.perf_counter(), 0
+        before, begin, steps = self.decoder.seconds(), time.perf_counter(), 0
         while self.engine.has_unfinished and steps < DECODE_STEPS:
             self.engine.step()
             steps += 1
         times = steps if case.decode else 1
         seconds = (time.perf_counter() - begin) / times
-        by_kernel = {n: (s - before[n]) / times for n, s in self.runner.seconds().items()}
+        by_kernel = {n: (s - before[n]) / times for n, s in self.decoder.seconds().items()}
         for request in requests:
             self.engine.abort(request)
         return Run(seconds, by_kernel)
@@ -140,21 +140,25 @@ class Bench:
         rows = case.sequences if case.decode else case.context
         steps = 1 if case.decode else -(-case.context // BUDGET)
         seen = case.context if case.decode else case.context / 2
-        layers = self.runner.weights.layers
+        layers = self.decoder.weights.layers
         inside = sum(
-            p.inputs * p.outputs for w in layers for p in (w.qkv, w.output, w.gate_up, w.down)
+            matrix.columns * matrix.rows
+            for layer in layers
+            for linear in (layer.qkv, layer.output, layer.gate_up, layer.down)
+            for matrix in linear
         )
         logits = self.shape.vocab_size * self.shape.hidden_size
         attention = rows * seen * self.shape.q_size * 2 * self.shape.num_layers
-        nbytes = steps * self.runner.weights.nbytes
+        nbytes = steps * self.decoder.weights.nbytes
         nbytes += case.sequences * case.context * self.layout.bytes_per_token
         return 2 * (rows * inside + case.sequences * logits), 2 * attention, nbytes
 
     def bound(self, case: Case) -> float:
         """The least seconds that the machine's limits, as they are now, allow."""
         linears, attention, nbytes = self.work(case)
-        compute = linears / self._kernels.int8_peak() + attention / self._kernels.float_peak()
-        return max(compute, nbytes / self._kernels.read_bandwidth(512 * MIB, 4))
+        kernels = self._backend.kernels
+        compute = linears / kernels.int8_peak() + attention / kernels.float_peak()
+        return max(compute, nbytes / kernels.read_bandwidth(512 * MIB, 4))
 
 
 def measure(bench: Bench, cases: list[Case], repeats: int) -> list[Result]:
@@ -216,9 +220,9 @@ def main() -> int:
         names = ", ".join(repr(case.name) for case in CASES)
         print(f"error: --only takes a part of {names}; --repeats at least 1", file=sys.stderr)
         return 2
-    kernels = open_kernels(options.isa, options.threads)
-    bench = Bench(options.model, kernels)
-    limits = measure_limits(kernels)
+    backend = NativeBackend(options.isa, options.threads)
+    bench = Bench(options.model, backend)
+    limits = measure_limits(backend)
     results = measure(bench, cases, options.repeats)
     if options.json:
         report = [dataclasses.asdict(result) for result in results]

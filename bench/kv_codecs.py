@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-import time
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from kvreuse.kv.layout import KVLayout
 from kvreuse.model.calibrated import codec_for
 from kvreuse.model.fetch.source import resolve
 from kvreuse.model.open import open_checkpoint
-from kvreuse.ops.native import Attention, Kernels, KVView, Rotary, open_kernels
+from kvreuse.ops.native import NativeBackend
 from kvreuse.shape import ModelShape
 from layer import LayerStep
 from reporting import bench_parser
@@ -47,61 +46,29 @@ Figures = dict[str, dict[str, float]]
 class Layer:
     """One layer's pool in one codec, and a step over it of one token a sequence."""
 
-    def __init__(self, kernels: Kernels, shape: ModelShape, codec: KVCodec) -> None:
+    def __init__(self, backend: NativeBackend, shape: ModelShape, codec: KVCodec) -> None:
         layout = KVLayout(shape.layers[:1], codec=codec)
         pages = SEQUENCES * layout.pages_for(TOKENS)
         # A byte of which also fp16 and fp32 scales are numbers.
-        self._pool = np.full((pages, layout.page_bytes), 0x3C, dtype=np.uint8)
-        self.nbytes = self._pool.nbytes
-        view = KVView(
-            self._pool,
-            layout.page_size,
-            1,
-            shape.num_kv_heads,
-            shape.group_size,
-            shape.head_dim,
-            layout.codec_ids(),
-            layout.clips(),
-        )
-        rotated = codec.transform(0) is not None
-        ones = np.ones((TOKENS, shape.head_dim // 2), dtype=np.float32)
-        attention = Attention(
-            view,
-            Rotary(ones, ones * 0, False),
-            0,
-            0.1,
-            hadamard_keys=rotated,
-            hadamard_values=rotated,
-        )
+        pool = backend.pool(layout, pages)
+        pool.data[:] = 0x3C
+        self.nbytes = pool.nbytes
         order = np.random.default_rng(1).permutation(pages).astype(np.int32)
-        self._step = LayerStep(
-            kernels,
-            attention,
-            order.reshape(SEQUENCES, -1),
-            num_pages=pages,
-            page_size=layout.page_size,
-            positions=TOKENS,
-            kv_heads=shape.num_kv_heads,
-            group_size=shape.group_size,
-            head_dim=shape.head_dim,
-        )
+        self._step = LayerStep(backend, shape, pool, order.reshape(SEQUENCES, -1), TOKENS)
 
     def seconds(self) -> float:
         """Of one call."""
-        start = time.perf_counter()
-        for _ in range(CALLS):
-            self._step.run()
-        return (time.perf_counter() - start) / CALLS
+        return sum(self._step.run()[0] for _ in range(CALLS)) / CALLS
 
 
-def kernel(kernels: Kernels, shape: ModelShape, repeats: int) -> Figures:
+def kernel(backend: NativeBackend, shape: ModelShape, repeats: int) -> Figures:
     """The attention kernel alone, by codec."""
     codecs = {name: make_codec(name, shape.layers[:1]) for name in UNIFORM}
-    layers = {name: Layer(kernels, shape, codec) for name, codec in codecs.items()}
+    layers = {name: Layer(backend, shape, codec) for name, codec in codecs.items()}
     times: dict[str, list[float]] = {name: [] for name in layers}
     memory = []
     for _ in range(4 * repeats):
-        memory.append(kernels.read_bandwidth(512 * MIB, 1))
+        memory.append(backend.kernels.read_bandwidth(512 * MIB, 1))
         for name, layer in layers.items():
             times[name].append(layer.seconds())
     figures = {}
@@ -158,17 +125,17 @@ def main() -> int:
     """Measure and print; the exit status."""
     options = bench_parser(__doc__).parse_args()
     try:
-        kernels = open_kernels(options.isa, options.threads)
-        bench = Bench(options.model, kernels)
+        backend = NativeBackend(options.isa, options.threads)
+        bench = Bench(options.model, backend)
     except KVReuseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    results = {"attention alone": kernel(kernels, bench.shape, options.repeats)}
+    results = {"attention alone": kernel(backend, bench.shape, options.repeats)}
     results |= model(bench, options.model, options.repeats)
     if options.json:
-        print(json.dumps({"isa": kernels.isa, "threads": kernels.threads, "results": results}))
+        print(json.dumps({"isa": backend.isa, "threads": backend.threads, "results": results}))
         return 0
-    print(f"{kernels.isa}, {kernels.threads} threads")
+    print(f"{backend.isa}, {backend.threads} threads")
     for name, figures in results.items():
         print(table(name, figures))
     return 0

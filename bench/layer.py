@@ -1,73 +1,61 @@
-"""One layer and a step over it of one new token a sequence: what benches call the kernel with."""
+"""One layer and a step over it of one new token a sequence: what benches measure attention with."""
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from kvreuse.ops.native import Attention, Batch, Kernels, Tensor, Workspace
-
-UNITS_PER_THREAD = 8
+from kvreuse.kv.pool import PagePool
+from kvreuse.ops.backend import Attention, Backend, Rotary, StepLimits
+from kvreuse.ops.batch import BatchInput, Float32Array, Int32Array
+from kvreuse.shape import ModelShape, RopeSpec
 
 
 class LayerStep:
     """The last token of every sequence, on random queries, keys and values.
 
-    ``tables`` int32[sequences, pages a sequence] name pages of ``num_pages``; all sequences are
-    ``positions`` tokens long, in pages of ``page_size``.
+    ``tables`` int32[sequences, pages a sequence] name pages of ``pool``, whose layout has one layer
+    of the heads of ``shape``; all sequences are ``positions`` tokens long.
     """
 
     def __init__(
         self,
-        kernels: Kernels,
-        attention: Attention,
-        tables: npt.NDArray[np.int32],
-        *,
-        num_pages: int,
-        page_size: int,
+        backend: Backend,
+        shape: ModelShape,
+        pool: PagePool,
+        tables: Int32Array,
         positions: int,
-        kv_heads: int,
-        group_size: int,
-        head_dim: int,
+        *,
         grouped: bool = True,
     ) -> None:
-        self._kernels, self._attention = kernels, attention
-        count, heads = len(tables), kv_heads * group_size
-        self.batch = Batch(
-            count,
-            1,
-            count,
-            tables.shape[1],
-            page_size,
-            num_pages,
-            vocabulary=1,
-            positions=positions,
-            group_size=group_size,
-            grouped=grouped,
+        count, dims = len(tables), shape.head_dim
+        self._batch = BatchInput(
+            ids=np.zeros(count, dtype=np.int32),
+            positions=np.full(count, positions - 1, dtype=np.int32),
+            row_seq=np.arange(count, dtype=np.int32),
+            tables=tables,
+            kv_len=np.full(count, positions, dtype=np.int32),
+            sample_rows=np.zeros(0, dtype=np.int32),
         )
-        self.batch.load(
-            np.zeros(count, dtype=np.int32),
-            np.full(count, positions - 1, dtype=np.int32),
-            np.arange(count, dtype=np.int32),
-            tables,
-            np.full(count, positions, dtype=np.int32),
-            np.zeros(0, dtype=np.int32),
-            -(-UNITS_PER_THREAD * kernels.threads // kv_heads),
-        )
-        width = (heads + 2 * kv_heads) * head_dim
-        self._qkv, self.out = Tensor(count, width), Tensor(count, heads * head_dim)
-        self._qkv.numpy()[:] = np.random.default_rng(0).standard_normal((count, width))
-        self._space = Workspace(
-            kernels.threads,
-            count,
-            64,
-            heads * head_dim,
-            group_size,
-            heads,
-            head_dim,
-            self.batch.max_partials,
-        )
+        limits = StepLimits(rows=count, samples=1, sequences=count, positions=positions)
+        self._program = backend.program(shape, pool, limits, grouped=grouped)
+        width = shape.q_size + 2 * shape.kv_size
+        qkv = self._program.tensor(count, width)
+        qkv.write(np.random.default_rng(0).standard_normal((count, width), dtype=np.float32))
+        self._out = self._program.tensor(count, shape.q_size)
+        ones = np.ones((positions, dims // 2), dtype=np.float32)
+        rotary = Rotary(RopeSpec("half", 1e4, dims), ones, ones * 0)
+        self._program.attend(Attention(0, 0.1, rotary), qkv, self._out)
 
-    def run(self) -> None:
-        """The step; its result is in ``out``."""
-        self._kernels.attend(self._space, self.batch, self._attention, self._qkv, self.out)
+    def run(self) -> tuple[float, int]:
+        """The step: its seconds in attention, and the bytes of pages that it read."""
+        before = self._state()
+        self._program.run(self._batch)
+        after = self._state()
+        return after[0] - before[0], after[1] - before[1]
+
+    def _state(self) -> tuple[float, int]:
+        return self._program.seconds()["attention"], self._program.page_bytes_read
+
+    def result(self) -> Float32Array:
+        """float32[sequences, heads * head_dim]: what the last step gave."""
+        return self._out.read(self._out.rows).copy()

@@ -14,7 +14,7 @@ import json
 import sys
 
 from kvreuse.errors import ConfigError
-from kvreuse.ops.native import Kernels, cpu_name, open_kernels
+from kvreuse.ops.native import NativeBackend, cpu_name
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -34,9 +34,9 @@ class Limits:
     fork_join: float
 
 
-def measure(kernels: Kernels) -> Limits:
+def measure(backend: NativeBackend) -> Limits:
     """Takes about two seconds."""
-    threads = kernels.threads
+    threads, kernels = backend.threads, backend.kernels
     return Limits(
         cpu=cpu_name(),
         isa=kernels.isa,
@@ -75,7 +75,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     try:
-        limits = measure(open_kernels(options.isa, options.threads))
+        limits = measure(NativeBackend(options.isa, options.threads))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

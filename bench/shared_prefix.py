@@ -24,11 +24,11 @@ from kvreuse.api.ask import Ask
 from kvreuse.api.sampling_params import SamplingParams
 from kvreuse.config import EngineConfig
 from kvreuse.engine.engine import Engine
-from kvreuse.engine.runner import ModelRunner
 from kvreuse.kv.cache import KVCache
-from kvreuse.kv.pool import PagePool
 from kvreuse.load import load
-from kvreuse.model.decoder import StepLimits
+from kvreuse.model.decoder import Decoder
+from kvreuse.ops.backend import StepLimits
+from kvreuse.ops.native import NativeBackend
 from kvreuse.shape import ModelShape
 from reporting import bench_parser, run_main
 
@@ -65,8 +65,8 @@ class Figures:
 class Served:
     """An engine whose attention and pages read are measured."""
 
-    def __init__(self, runner: ModelRunner, engine: Engine) -> None:
-        self.runner, self.engine = runner, engine
+    def __init__(self, decoder: Decoder, engine: Engine) -> None:
+        self.decoder, self.engine = decoder, engine
 
     def serve(self, prompts: list[list[int]], tokens: int) -> tuple[Figures, list[list[int]]]:
         """All prompts at once, to the end; the figures and the answers."""
@@ -92,27 +92,28 @@ class Served:
 
     def _state(self) -> tuple[float, float, int]:
         """Seconds of the clock, seconds in attention so far, bytes of pages read so far."""
-        attention = self.runner.seconds()["attention"]
-        return time.perf_counter(), attention, self.runner.page_bytes_read
+        attention = self.decoder.seconds()["attention"]
+        return time.perf_counter(), attention, self.decoder.page_bytes_read
 
 
 def both_ways(config: EngineConfig, work: Workload) -> tuple[ModelShape, dict[str, Served]]:
     """The engine as it is, and one over the same weights that reads shared pages for each row."""
     loaded = load(config)
     shape, base = loaded.shape, loaded.runner
-    pool = PagePool(loaded.pool.layout, loaded.pool.num_pages)
+    backend = NativeBackend(config.isa, config.threads)
+    pool = backend.pool(loaded.pool.layout, loaded.pool.num_pages)
     limits = StepLimits(
         rows=ROWS, samples=work.requests, sequences=work.requests, positions=work.positions
     )
-    runner = ModelRunner(shape, base.weights, base.kernels, pool, limits, grouped=False)
+    decoder = Decoder(shape, base.weights, backend, pool, limits, grouped=False)
     engine = Engine(
-        runner,
+        decoder,
         KVCache(pool, b"ungrouped"),
         None,
         vocab_size=shape.vocab_size,
         max_model_len=work.positions,
     )
-    return shape, {"grouped": Served(base, loaded.engine), "ungrouped": Served(runner, engine)}
+    return shape, {"grouped": Served(base, loaded.engine), "ungrouped": Served(decoder, engine)}
 
 
 def measure(config: EngineConfig, work: Workload, repeats: int) -> dict[str, Figures]:

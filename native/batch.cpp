@@ -15,16 +15,31 @@ void bound(const char *what, int64_t value, int64_t limit) {
   if (value < 0 || value >= limit) refuse(what, value, limit);
 }
 
+PlanLimits plan_limits(const BatchLimits &l) { return {l.rows, l.sequences, l.positions, l.page_size, l.group_size, l.grouped}; }
+
 }  // namespace
 
-Batch::Batch(const BatchLimits &limits)
-    : limits_(limits),
-      plan_({limits.rows, limits.sequences, limits.positions, limits.page_size, limits.group_size, limits.grouped}) {
-  const size_t rows = limits.rows, sequences = limits.sequences, pages = limits.table_pages;
-  for (auto *v : {&ids_, &positions_, &row_seq_}) v->resize(rows);
-  tables_.resize(sequences * pages);
-  kv_len_.resize(sequences);
-  sample_rows_.resize(limits.samples);
+template <class Visit> void Batch::arrays(const BatchLimits &limits, Visit visit) {
+  for (auto array : {&Batch::ids_, &Batch::positions_, &Batch::row_seq_}) visit(array, limits.rows);
+  visit(&Batch::tables_, (PlannedBytes)limits.sequences * limits.table_pages);
+  visit(&Batch::kv_len_, limits.sequences);
+  visit(&Batch::sample_rows_, limits.samples);
+}
+
+Batch::Batch(const BatchLimits &limits) : limits_(limits), plan_(plan_limits(limits)) {
+  arrays(limits, [&](auto array, PlannedBytes length) { (this->*array).resize((size_t)length); });
+}
+
+PlannedBytes Batch::bytes(const BatchLimits &limits) {
+  PlannedBytes total = AttendPlan::bytes(plan_limits(limits));
+  arrays(limits, [&](auto, PlannedBytes length) { total += length * sizeof(int32_t); });
+  return total;
+}
+
+size_t Batch::nbytes() const {
+  size_t total = plan_.nbytes();
+  arrays(limits_, [&](auto array, PlannedBytes) { total += (this->*array).capacity() * sizeof(int32_t); });
+  return total;
 }
 
 void Batch::load(const int32_t *ids, const int32_t *positions, const int32_t *row_seq, int rows, const int32_t *tables, int width,

@@ -49,7 +49,6 @@ uint8_t *Arena::take(size_t bytes) {
 }
 
 Tensor::Tensor(int rows, int columns)
-    : rows_(rows), columns_(columns), stride_(columns % 1024 == 0 ? columns + 16 : (columns + 15) / 16 * 16),
-      region_((size_t)rows * stride_ * sizeof(float) + 64) {}
+    : rows_(rows), columns_(columns), stride_(stride_of(columns)), region_((size_t)bytes(rows, columns)) {}
 
 }  // namespace kvr

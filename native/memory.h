@@ -7,6 +7,9 @@
 
 namespace kvr {
 
+// Bytes of buffers that are planned before they are taken, if ever: wide enough for any product of limits.
+using PlannedBytes = unsigned __int128;
+
 // An anonymous mapping, zero until written, 64-byte aligned; 2 MiB aligned with huge pages advised where `huge`.
 class Region {
  public:
@@ -45,12 +48,16 @@ class Arena {
 class Tensor {
  public:
   Tensor(int rows, int columns);
+  static PlannedBytes bytes(int64_t rows, int64_t columns) { return (PlannedBytes)rows * stride_of(columns) * sizeof(float) + 64; }
+  size_t nbytes() const { return region_.size(); }
   float *row(int i) const { return region_.as<float>() + (size_t)i * stride_; }
   int rows() const { return rows_; }
   int columns() const { return columns_; }
   size_t stride() const { return stride_; }
 
  private:
+  static size_t stride_of(int64_t columns) { return columns % 1024 == 0 ? columns + 16 : (columns + 15) / 16 * 16; }
+
   int rows_, columns_;
   size_t stride_;
   Region region_;

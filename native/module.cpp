@@ -8,6 +8,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <string.h>
+
 #include <stdexcept>
 
 #include "program.h"
@@ -51,6 +53,17 @@ struct KVView {
     }
     if (pool.shape(1) != page) throw std::invalid_argument("a page of the pool has another size than its geometry gives");
     geometry = {pool.data(), planes.data(), page, page_size, kv_heads, group_size, head_dim};
+  }
+
+  // Copies the tiles of a page that hold its first `rows` tokens, in every plane.
+  void copy_rows(int source, int destination, int rows) {
+    const int num_pages = (int)pool.shape(0);
+    if (source < 0 || source >= num_pages || destination < 0 || destination >= num_pages || rows < 0 || rows > geometry.page_size)
+      throw std::invalid_argument("a copy of rows names a page that the pool does not have, or more rows than a page has");
+    const size_t tiles = (rows + kvr::TILE_TOKENS - 1) / kvr::TILE_TOKENS;
+    const uint8_t *from = geometry.pool + source * geometry.page_bytes;
+    uint8_t *to = geometry.pool + destination * geometry.page_bytes;
+    for (const kvr::Plane &plane : planes) memmove(to + plane.offset, from + plane.offset, tiles * plane.tile_bytes);
   }
 };
 
@@ -131,6 +144,22 @@ kvr::SourceMatrix source_matrix(const nb::tuple &t) {
   return {bytes.data(), bytes.size(), nb::cast<int>(t[1]), nb::cast<int>(t[2]), nb::cast<int>(t[3]), std::move(name)};
 }
 
+nb::ndarray<nb::numpy, float, nb::ndim<2>> tensor_view(kvr::Tensor &t, int rows) {
+  if (rows < 0 || rows > t.rows()) throw std::invalid_argument("a tensor has fewer rows than are read");
+  const int64_t strides[2] = {(int64_t)t.stride(), 1};
+  const size_t shape[2] = {(size_t)rows, (size_t)t.columns()};
+  return nb::ndarray<nb::numpy, float, nb::ndim<2>>(t.row(0), 2, shape, nb::handle(), strides);
+}
+
+nb::object python_int(kvr::PlannedBytes bytes) {
+  return nb::int_((uint64_t)(bytes >> 64)) << nb::int_(64) | nb::int_((uint64_t)bytes);
+}
+
+void positive(std::initializer_list<int64_t> limits) {
+  for (const int64_t limit : limits)
+    if (limit < 1) throw std::invalid_argument("a batch's limits must be positive");
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -141,16 +170,23 @@ NB_MODULE(_native, m) {
     return out;
   }, "Instruction-set paths, best first: (name, supported, automatic, what is missing).");
   m.def("cpu_name", &kvr::cpu_name);
+  m.def("packed_bytes", [](int type, int64_t rows, int64_t columns) { return python_int(kvr::packed_bytes(type, rows, columns)); },
+        "type"_a, "rows"_a, "columns"_a, "Bytes of a packed matrix, `Matrix.nbytes`, by its GGUF type and shape.");
 
   nb::class_<kvr::Tensor>(m, "Tensor")
       .def(nb::init<int, int>(), "rows"_a, "columns"_a)
+      .def_static("bytes", [](int64_t rows, int64_t columns) { return python_int(kvr::Tensor::bytes(rows, columns)); }, "rows"_a, "columns"_a,
+                  "Bytes that a tensor takes, before it is made.")
+      .def_prop_ro("nbytes", &kvr::Tensor::nbytes)
       .def_prop_ro("rows", &kvr::Tensor::rows)
       .def_prop_ro("columns", &kvr::Tensor::columns)
-      .def("numpy", [](kvr::Tensor &t) {
-        const int64_t strides[2] = {(int64_t)t.stride(), 1};
-        const size_t shape[2] = {(size_t)t.rows(), (size_t)t.columns()};
-        return nb::ndarray<nb::numpy, float, nb::ndim<2>>(t.row(0), 2, shape, nb::handle(), strides);
-      }, nb::rv_policy::reference_internal, "A float32[rows, columns] view; it lives as long as the tensor.");
+      .def("numpy", [](kvr::Tensor &t) { return tensor_view(t, t.rows()); }, nb::rv_policy::reference_internal,
+           "A float32[rows, columns] view; it lives as long as the tensor.")
+      .def("read", &tensor_view, "rows"_a, nb::rv_policy::reference_internal, "The same of the first rows.")
+      .def("write", [](kvr::Tensor &t, FloatTable rows) {
+        if ((int)rows.shape(0) > t.rows() || (int)rows.shape(1) != t.columns()) throw std::invalid_argument("the rows do not fit the tensor");
+        for (int i = 0; i < (int)rows.shape(0); i++) memcpy(t.row(i), rows.data() + (size_t)i * t.columns(), t.columns() * sizeof(float));
+      }, "rows"_a, "Sets the first rows to float32[n, columns].");
 
   nb::class_<kvr::Arena>(m, "Arena").def(nb::init<>());
 
@@ -181,7 +217,9 @@ NB_MODULE(_native, m) {
   nb::class_<KVView>(m, "KVView")
       .def(nb::init<PoolBytes, int, int, int, int, int, std::optional<Ints>, std::optional<Floats>>(), "pool"_a, "page_size"_a, "layers"_a,
            "kv_heads"_a, "group_size"_a, "head_dim"_a, "codecs"_a = nb::none(), "clips"_a = nb::none(),
-           "`codecs`: 0 bf16, 1 eight bits, 2 four bits, for [layer][keys, values][head]; `clips`: the share of a row's range that is kept.");
+           "`codecs`: 0 bf16, 1 eight bits, 2 four bits, for [layer][keys, values][head]; `clips`: the share of a row's range that is kept.")
+      .def("copy_rows", &KVView::copy_rows, "source"_a, "destination"_a, "rows"_a, Unlocked(),
+           "Copies the tiles of 32 tokens that hold the first `rows` tokens of a page to another page, in all layers.");
 
   nb::class_<LayerAttention>(m, "Attention")
       .def(nb::init<const KVView &, const RotaryTable &, int, float, int, std::optional<Floats>, std::optional<Floats>, std::optional<Floats>, float,
@@ -193,12 +231,16 @@ NB_MODULE(_native, m) {
   nb::class_<kvr::Batch>(m, "Batch")
       .def("__init__", [](kvr::Batch *self, int rows, int samples, int sequences, int table_pages, int page_size, int num_pages, int vocabulary, int positions,
                           int group_size, bool grouped) {
-        if (rows < 1 || samples < 1 || sequences < 1 || table_pages < 1 || page_size < 1 || num_pages < 1 || vocabulary < 1 || positions < 1 || group_size < 1)
-          throw std::invalid_argument("a batch's limits must be positive");
+        positive({rows, samples, sequences, table_pages, page_size, num_pages, vocabulary, positions, group_size});
         if (page_size % kvr::TILE_TOKENS) throw std::invalid_argument("page_size must be a multiple of 32");
         new (self) kvr::Batch({rows, samples, sequences, table_pages, page_size, num_pages, vocabulary, positions, group_size, grouped});
       }, "rows"_a, "samples"_a, "sequences"_a, "table_pages"_a, "page_size"_a, "num_pages"_a, "vocabulary"_a, "positions"_a,
          "group_size"_a = 1, "grouped"_a = true)
+      .def_static("bytes", [](int64_t rows, int64_t samples, int64_t sequences, int64_t table_pages, int64_t positions) {
+        positive({rows, samples, sequences, table_pages, positions});
+        return python_int(kvr::Batch::bytes({rows, samples, sequences, table_pages, kvr::TILE_TOKENS, 1, 1, positions, 1, true}));
+      }, "rows"_a, "samples"_a, "sequences"_a, "table_pages"_a, "positions"_a, "Bytes that a batch takes, before it is made.")
+      .def_prop_ro("nbytes", &kvr::Batch::nbytes)
       .def("load", [](kvr::Batch &b, Ints ids, Ints positions, Ints row_seq, IntTable tables, Ints kv_len, Ints sample_rows, int units_wanted) {
         if (positions.size() != ids.size() || row_seq.size() != ids.size() || kv_len.size() != tables.shape(0))
           throw std::invalid_argument("the arrays of a batch disagree in length");
@@ -212,8 +254,17 @@ NB_MODULE(_native, m) {
            "Tiles of 32 keys, and as many of values, that attention reads for one KV head of a layer with this window (0: none).");
 
   nb::class_<kvr::Workspace>(m, "Workspace")
-      .def(nb::init<int, int, int, int, int, int, int, size_t>(), "threads"_a, "max_rows"_a, "max_inputs"_a, "query_width"_a,
-           "group_size"_a, "heads"_a, "head_dim"_a, "max_partials"_a);
+      .def("__init__", [](kvr::Workspace *self, int threads, int max_rows, int max_inputs, int query_width, int group_size, int heads, int head_dim,
+                          size_t max_partials) {
+        new (self) kvr::Workspace({threads, max_rows, max_inputs, query_width, group_size, heads, head_dim, max_partials});
+      }, "threads"_a, "max_rows"_a, "max_inputs"_a, "query_width"_a, "group_size"_a, "heads"_a, "head_dim"_a, "max_partials"_a)
+      .def_static("bytes", [](int threads, int64_t max_rows, int64_t max_inputs, int64_t query_width, int64_t group_size, int64_t heads,
+                              int64_t head_dim, int64_t sequences, int64_t positions) {
+        const kvr::PlannedBytes partials = kvr::AttendPlan::max_partials({max_rows, sequences, positions, kvr::TILE_TOKENS, 1, true});
+        return python_int(kvr::Workspace::bytes({threads, max_rows, max_inputs, query_width, group_size, heads, head_dim, partials}));
+      }, "threads"_a, "max_rows"_a, "max_inputs"_a, "query_width"_a, "group_size"_a, "heads"_a, "head_dim"_a, "sequences"_a, "positions"_a,
+         "Bytes that a workspace takes, before it is made, with the partial results of a batch of so many sequences and positions.")
+      .def_prop_ro("nbytes", &kvr::Workspace::nbytes);
 
   nb::class_<kvr::Kernels>(m, "Kernels")
       .def(nb::init<const std::string &, int>(), "isa"_a, "threads"_a)

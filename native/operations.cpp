@@ -31,36 +31,53 @@ Projection::Projection(std::vector<std::shared_ptr<Matrix>> parts) : parts_(std:
   }
 }
 
-Activations Workspace::activations(int rows, std::vector<Region> &regions) const {
-  const size_t padded = (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS, groups = max_inputs_ / GROUP + 1;
-  Activations a{};
-  auto take = [&](size_t bytes) {
-    regions.emplace_back(bytes);
-    return regions.back().data();
+template <class Take> Workspace::Buffers Workspace::carve(const WorkspaceLimits &l, Take take) {
+  require(l.threads > 0 && l.max_rows > 0 && l.max_inputs > 0 && l.query_width > 0 && l.group_size > 0 && l.heads > 0 && l.head_dim > 0,
+          "a workspace's sizes must be positive");
+  auto activations = [&](int64_t rows) {
+    const PlannedBytes padded = (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS, groups = l.max_inputs / GROUP + 1;
+    Activations a{};
+    a.quants = (int8_t *)take(padded * groups * GROUP);
+    a.scale = (float *)take(padded * groups * sizeof(float));
+    a.scaled_sum = (float *)take(padded * groups * sizeof(float));
+    a.sum = (int32_t *)take(padded * groups * sizeof(int32_t));
+    a.dense = (float *)take(padded * groups * GROUP * sizeof(float));
+    return a;
   };
-  a.quants = (int8_t *)take(padded * groups * GROUP);
-  a.scale = (float *)take(padded * groups * sizeof(float));
-  a.scaled_sum = (float *)take(padded * groups * sizeof(float));
-  a.sum = (int32_t *)take(padded * groups * sizeof(int32_t));
-  a.dense = (float *)take(padded * groups * GROUP * sizeof(float));
-  return a;
+  Buffers b{};
+  b.row_floats = (size_t)l.max_inputs + 64;
+  b.scratch_bytes = std::max(attend_scratch_floats(l.item_rows(), l.head_dim) * sizeof(float), linear_scratch_bytes(l.max_inputs));
+  b.scratch_bytes = (b.scratch_bytes + 4095) / 4096 * 4096;
+  b.rows = (float *)take((PlannedBytes)l.threads * b.row_floats * sizeof(float));
+  b.scratch = take((PlannedBytes)l.threads * b.scratch_bytes);
+  b.queries = (float *)take((PlannedBytes)l.max_rows * l.query_width * sizeof(float));
+  b.partials = (float *)take(l.max_partials * l.heads * (l.head_dim + 2) * sizeof(float));
+  b.shared = activations(l.max_rows);
+  for (int t = 0; t < l.threads; t++) b.own.push_back(activations(OWN_ROWS));
+  return b;
 }
 
-Workspace::Workspace(int threads, int max_rows, int max_inputs, int query_width, int group_size, int heads, int head_dim,
-                     size_t max_partials)
-    : max_rows_(max_rows), max_inputs_(max_inputs), query_width_(query_width), head_dim_(head_dim), max_partials_(max_partials) {
-  require(threads > 0 && max_rows > 0 && max_inputs > 0 && group_size > 0 && heads > 0 && head_dim > 0 && head_dim <= 256,
-          "a workspace's sizes must be positive, and head_dim at most 256");
-  row_floats_ = (size_t)max_inputs + 64;
-  item_rows_ = item_tokens(group_size) * group_size;
-  scratch_bytes_ = std::max(attend_scratch_floats(item_rows_, head_dim) * sizeof(float), linear_scratch_bytes(max_inputs));
-  scratch_bytes_ = (scratch_bytes_ + 4095) / 4096 * 4096;
-  rows_ = Region(threads * row_floats_ * sizeof(float));
-  scratch_ = Region(threads * scratch_bytes_);
-  queries_ = Region((size_t)max_rows * query_width * sizeof(float));
-  partials_ = Region(max_partials * heads * (head_dim + 2) * sizeof(float));
-  shared_ = activations(max_rows, regions_);
-  for (int t = 0; t < threads; t++) own_.push_back(activations(OWN_ROWS, regions_));
+Workspace::Workspace(const WorkspaceLimits &limits) : limits_(limits) {
+  require(limits.head_dim <= 256, "a workspace's head_dim must be at most 256");
+  buffers_ = carve(limits, [&](PlannedBytes bytes) {
+    regions_.emplace_back((size_t)bytes);
+    return regions_.back().data();
+  });
+}
+
+PlannedBytes Workspace::bytes(const WorkspaceLimits &limits) {
+  PlannedBytes total = 0;
+  carve(limits, [&](PlannedBytes bytes) {
+    total += bytes;
+    return (uint8_t *)nullptr;
+  });
+  return total;
+}
+
+size_t Workspace::nbytes() const {
+  size_t total = 0;
+  for (const Region &region : regions_) total += region.size();
+  return total;
 }
 
 Kernels::Kernels(const std::string &isa, int threads) : path_(choose_path(isa)), threads_(checked_threads(threads), path_.table) {}

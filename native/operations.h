@@ -44,34 +44,53 @@ struct Attention {
   float query_scale;
 };
 
+// What the buffers of a workspace are large enough for.
+struct WorkspaceLimits {
+  int threads;
+  int64_t max_rows, max_inputs, query_width, group_size, heads, head_dim;
+  PlannedBytes max_partials;  // a count
+
+  int64_t item_rows() const { return item_tokens((int)group_size) * group_size; }
+};
+
 // Buffers of the forward pass that no operation leaves anything in. One per engine.
 class Workspace {
  public:
-  Workspace(int threads, int max_rows, int max_inputs, int query_width, int group_size, int heads, int head_dim, size_t max_partials);
+  explicit Workspace(const WorkspaceLimits &limits);  // throws std::invalid_argument for limits that no kernel has
+  Workspace(const Workspace &) = delete;
+  Workspace &operator=(const Workspace &) = delete;
+  // Of all buffers: what the constructor takes for these limits, and what this workspace has taken.
+  static PlannedBytes bytes(const WorkspaceLimits &limits);
+  size_t nbytes() const;
 
-  Activations &shared() { return shared_; }
-  Activations &own(int thread) { return own_[thread]; }
-  float *row(int thread) { return rows_.as<float>() + (size_t)thread * row_floats_; }
-  void *scratch(int thread) { return scratch_.data() + (size_t)thread * scratch_bytes_; }
-  float *queries() { return queries_.as<float>(); }
-  float *partials() { return partials_.as<float>(); }
-  int max_rows() const { return max_rows_; }
-  int max_inputs() const { return max_inputs_; }
-  int query_width() const { return query_width_; }
-  size_t max_partials() const { return max_partials_; }
-  int item_rows() const { return item_rows_; }
-  int head_dim() const { return head_dim_; }
-  int threads() const { return (int)own_.size(); }
+  Activations &shared() { return buffers_.shared; }
+  Activations &own(int thread) { return buffers_.own[thread]; }
+  float *row(int thread) { return buffers_.rows + (size_t)thread * buffers_.row_floats; }
+  void *scratch(int thread) { return buffers_.scratch + (size_t)thread * buffers_.scratch_bytes; }
+  float *queries() { return buffers_.queries; }
+  float *partials() { return buffers_.partials; }
+  int max_rows() const { return (int)limits_.max_rows; }
+  int max_inputs() const { return (int)limits_.max_inputs; }
+  int query_width() const { return (int)limits_.query_width; }
+  size_t max_partials() const { return (size_t)limits_.max_partials; }
+  int item_rows() const { return (int)limits_.item_rows(); }
+  int head_dim() const { return (int)limits_.head_dim; }
+  int threads() const { return limits_.threads; }
 
  private:
-  Activations activations(int rows, std::vector<Region> &regions) const;
+  struct Buffers {
+    size_t row_floats, scratch_bytes;  // of one thread
+    float *rows, *queries, *partials;
+    uint8_t *scratch;
+    Activations shared;
+    std::vector<Activations> own;  // of each thread
+  };
+  // `take` is called with the bytes of every buffer, and gives its memory; or null, where the bytes are only to be added up.
+  template <class Take> static Buffers carve(const WorkspaceLimits &limits, Take take);
 
-  int max_rows_, max_inputs_, query_width_, head_dim_, item_rows_;
-  size_t max_partials_, row_floats_, scratch_bytes_;
+  WorkspaceLimits limits_;
   std::vector<Region> regions_;
-  Region rows_, scratch_, queries_, partials_;
-  Activations shared_;
-  std::vector<Activations> own_;
+  Buffers buffers_;
 };
 
 class Kernels {

@@ -84,7 +84,7 @@ const Format &format_of(int type) {
   throw std::invalid_argument("tensor type " + std::to_string(type) + " has no kernel");
 }
 
-size_t packed_block_bytes(Kind kind, int inputs) {
+size_t packed_block_bytes(Kind kind, int64_t inputs) {
   const size_t groups = inputs / GROUP;
   if (kind == Kind::F32) return (size_t)inputs * COLUMNS * 4;
   if (kind == Kind::F16 || kind == Kind::BF16) return (size_t)inputs * COLUMNS * 2;
@@ -123,6 +123,10 @@ const char *kind_name(Kind kind) {
   return names[(int)kind];
 }
 
+PlannedBytes packed_bytes(int type, int64_t rows, int64_t columns) {
+  return (PlannedBytes)((rows + COLUMNS - 1) / COLUMNS) * packed_block_bytes(format_of(type).kind, columns);
+}
+
 Matrix::Matrix(const std::vector<SourceMatrix> &sources, ThreadPool &threads, std::shared_ptr<Arena> arena)
     : rows_(0), error_(0), arena_(std::move(arena)) {
   if (sources.empty()) throw std::invalid_argument("a matrix needs at least one tensor");
@@ -130,7 +134,7 @@ Matrix::Matrix(const std::vector<SourceMatrix> &sources, ThreadPool &threads, st
   const std::vector<const uint8_t *> rows = stacked_rows(sources, format);
   const int inputs = sources[0].columns, blocks = (int)((rows.size() + COLUMNS - 1) / COLUMNS);
   const size_t block_bytes = packed_block_bytes(format.kind, inputs);
-  uint8_t *data = arena_->take((size_t)blocks * block_bytes);
+  uint8_t *data = arena_->take((size_t)packed_bytes(format.type, (int64_t)rows.size(), inputs));
   rows_ = (int)rows.size();
   weights_ = {data, block_bytes, blocks * COLUMNS, inputs, format.kind};
   std::vector<Found> found((size_t)blocks);

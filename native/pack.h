@@ -38,4 +38,7 @@ class Matrix {
 
 const char *kind_name(Kind kind);
 
+// Bytes of a packed matrix of tensors of this GGUF type. Throws std::invalid_argument for a type that the kernels do not serve.
+PlannedBytes packed_bytes(int type, int64_t rows, int64_t columns);
+
 }  // namespace kvr

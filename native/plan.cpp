@@ -11,7 +11,7 @@ constexpr int PART_STEPS = PART_TOKENS / STEP_TOKENS;
 constexpr int FEWEST_GROUPED = 4;  // an item of several sequences is filled to a quarter at least, before there are more items
 constexpr int WORTH = 8;           // sequences form items together where they share this fraction of their tokens
 
-int parts_of(int tokens) { return (tokens + PART_TOKENS - 1) / PART_TOKENS; }
+template <class Int> Int parts_of(Int tokens) { return (tokens + PART_TOKENS - 1) / PART_TOKENS; }
 
 const int32_t *table_of(const StepRows &step, int seq) { return step.tables + (size_t)seq * step.table_stride; }
 
@@ -26,15 +26,35 @@ int common(const int32_t *a, const int32_t *b, int count) {
 
 }  // namespace
 
-AttendPlan::AttendPlan(const PlanLimits &limits) : limits_(limits), max_partials_((size_t)limits.sequences * parts_of(limits.positions)) {
-  const size_t rows = limits.rows, items = rows + max_partials_;
-  row_list_.resize(rows);
-  partial_base_.resize(rows);
-  runs_.reserve(rows);
-  blocks_.reserve(rows);
-  splits_.reserve(rows);
-  items_.reserve(items);
-  spans_.reserve(2 * items);
+PlannedBytes AttendPlan::max_partials(const PlanLimits &limits) { return (PlannedBytes)limits.sequences * parts_of(limits.positions); }
+
+template <class Visit> void AttendPlan::lists(const PlanLimits &limits, Visit visit) {
+  const PlannedBytes rows = limits.rows, items = rows + max_partials(limits);
+  visit(&AttendPlan::row_list_, rows);
+  visit(&AttendPlan::partial_base_, rows);
+  visit(&AttendPlan::runs_, rows);
+  visit(&AttendPlan::blocks_, rows);
+  visit(&AttendPlan::splits_, rows);
+  visit(&AttendPlan::items_, items);
+  visit(&AttendPlan::spans_, 2 * items);
+}
+
+AttendPlan::AttendPlan(const PlanLimits &limits) : limits_(limits), max_partials_((size_t)max_partials(limits)) {
+  lists(limits, [&](auto list, PlannedBytes room) { (this->*list).reserve((size_t)room); });
+  row_list_.resize(limits.rows);
+  partial_base_.resize(limits.rows);
+}
+
+PlannedBytes AttendPlan::bytes(const PlanLimits &limits) {
+  PlannedBytes total = 0;
+  lists(limits, [&]<class T>(std::vector<T> AttendPlan::*, PlannedBytes room) { total += room * sizeof(T); });
+  return total;
+}
+
+size_t AttendPlan::nbytes() const {
+  size_t total = 0;
+  lists(limits_, [&]<class T>(std::vector<T> AttendPlan::*list, PlannedBytes) { total += (this->*list).capacity() * sizeof(T); });
+  return total;
 }
 
 void AttendPlan::make(const StepRows &step, int rows, int units_wanted) {

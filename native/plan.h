@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "memory.h"
 
 namespace kvr {
 
@@ -16,14 +17,20 @@ constexpr int item_tokens(int group_size) {
 }
 
 struct PlanLimits {
-  int rows, sequences, positions, page_size;
+  int64_t rows, sequences, positions;
+  int page_size;
   int group_size;  // query heads of a KV head
-  bool grouped;  // do sequences form items together where they share pages?
+  bool grouped;    // do sequences form items together where they share pages?
 };
 
 class AttendPlan {
  public:
   explicit AttendPlan(const PlanLimits &limits);
+  // Of all its lists: what the constructor takes for these limits, and what this plan has taken.
+  static PlannedBytes bytes(const PlanLimits &limits);
+  size_t nbytes() const;
+  // Results of parts that a step may have to keep until they are merged.
+  static PlannedBytes max_partials(const PlanLimits &limits);
 
   // `step` has been checked. An item that is more than one and a half of `units_wanted` equal shares of the work is split.
   void make(const StepRows &step, int rows, int units_wanted);
@@ -52,6 +59,8 @@ class AttendPlan {
   };
   struct Block { int32_t begin, end; };  // runs of one item
 
+  // Calls `visit` with every list, as a pointer to member, and the entries that it needs room for.
+  template <class Visit> static void lists(const PlanLimits &limits, Visit visit);
   void find_runs(const StepRows &step, int rows);
   void order_runs(const StepRows &step);
   void cut_blocks(int units_wanted);

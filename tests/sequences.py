@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from kvreuse.config import EngineConfig
-from kvreuse.engine.runner import ModelRunner, load_runner
 from kvreuse.kv.layout import KVLayout
-from kvreuse.kv.pool import PagePool
+from kvreuse.model.decoder import load_decoder
 from kvreuse.model.open import open_checkpoint
 from kvreuse.ops.batch import BatchInput, Float32Array
+from kvreuse.ops.native import NativeBackend
 
 from .kv_codecs import codec_for
 
@@ -46,16 +46,15 @@ class Machine:
         with open_checkpoint(path) as checkpoint:
             shape = checkpoint.shape
             self.layout = KVLayout.of(shape, page_size, codec_for(shape, codec))
-            self.pool = PagePool(self.layout, NUM_PAGES * 32 // page_size)
+            backend = NativeBackend(isa, threads)
+            self.pool = backend.pool(self.layout, NUM_PAGES * 32 // page_size)
             config = EngineConfig(
                 model=str(path),
-                isa=isa,
-                threads=threads,
                 page_size=page_size,
                 max_model_len=POSITIONS,
                 max_num_batched_tokens=POSITIONS,
             )
-            self.runner: ModelRunner = load_runner(checkpoint, shape, self.pool, config)
+            self.decoder = load_decoder(checkpoint, backend, self.pool, config)
         self.poison()
 
     def poison(self) -> None:
@@ -97,7 +96,7 @@ class Machine:
             kv_len=np.array([s.computed for s, _ in parts], dtype=np.int32),
             sample_rows=ends.astype(np.int32),
         )
-        return self.runner.run(batch).copy()
+        return self.decoder.run(batch).copy()
 
     def logits(
         self, ids: Sequence[int], chunk: int = POSITIONS, seed: int | None = None

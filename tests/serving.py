@@ -12,15 +12,16 @@ import numpy as np
 from kvreuse.api.ask import Ask
 from kvreuse.api.outputs import Delta, RequestOutput
 from kvreuse.api.sampling_params import SamplingParams
-from kvreuse.config import EngineConfig
 from kvreuse.engine.engine import Engine
-from kvreuse.engine.runner import ModelRunner, load_runner
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
-from kvreuse.model.decoder import StepLimits
+from kvreuse.model.decoder import Decoder
 from kvreuse.model.open import open_checkpoint
+from kvreuse.model.weights import load_weights
+from kvreuse.ops.backend import StepLimits
 from kvreuse.ops.batch import BatchInput, Float32Array
+from kvreuse.ops.native import NativeBackend
 from kvreuse.text.tokenizer import Tokenizer
 
 from .kv_codecs import codec_for
@@ -34,44 +35,41 @@ class Model:
     """Weights and tokenizer, loaded once; any number of pools and runners over them."""
 
     def __init__(self, path: Path, codec: str = "bf16") -> None:
-        config = EngineConfig(
-            model=str(path), max_model_len=POSITIONS, max_num_batched_tokens=ROWS, threads=2
-        )
+        self._backend = NativeBackend(threads=2)
         with open_checkpoint(path) as checkpoint:
             self.shape = checkpoint.shape
             self.layout = KVLayout.of(self.shape, codec=codec_for(self.shape, codec))
             self.tokenizer = Tokenizer(checkpoint.vocabulary)
-            first = load_runner(checkpoint, self.shape, PagePool(self.layout, 1), config)
-        self._weights, self._kernels = first.weights, first.kernels
+            self._weights = load_weights(checkpoint, self._backend)
 
-    def runner(self, pool: PagePool, grouped: bool = True) -> ModelRunner:
-        """A runner over ``pool``; ``grouped``: see ``Decoder``."""
+    def decoder(self, pool: PagePool, grouped: bool = True) -> Decoder:
+        """A decoder over ``pool``; ``grouped``: see ``Backend.program``."""
         limits = StepLimits(rows=ROWS, samples=SEATS, sequences=SEATS, positions=POSITIONS)
-        return ModelRunner(self.shape, self._weights, self._kernels, pool, limits, grouped=grouped)
+        return Decoder(self.shape, self._weights, self._backend, pool, limits, grouped=grouped)
 
 
 class Poisoned:
-    """A runner that fills pages with NaN patterns as soon as nobody owns them."""
+    """A decoder that fills pages with NaN patterns as soon as nobody owns them."""
 
-    def __init__(self, runner: ModelRunner, pool: PagePool) -> None:
+    def __init__(self, decoder: Decoder, pool: PagePool) -> None:
         pool.data[:] = 0xFF
-        self.max_num_batched_tokens = runner.max_num_batched_tokens
-        self.max_num_seqs = runner.max_num_seqs
+        self.max_num_batched_tokens = decoder.max_num_batched_tokens
+        self.max_num_seqs = decoder.max_num_seqs
         self.last: Float32Array = np.empty((0, 0), dtype=np.float32)
         """The logits of the last batch."""
         self.rows: list[list[int]] = []
         """Rows of each sequence of each batch."""
-        self._runner, self._pool = runner, pool
+        self._decoder, self._pool = decoder, pool
         self._used: set[int] = set()
 
     @property
     def page_bytes_read(self) -> int:
         """Bytes of keys and values that attention has read so far."""
-        return self._runner.page_bytes_read
+        return self._decoder.page_bytes_read
 
     def run(self, batch: BatchInput) -> Float32Array:
         """Run, and keep the logits."""
-        self.last = self._runner.run(batch).copy()
+        self.last = self._decoder.run(batch).copy()
         self.rows.append(np.bincount(batch.row_seq).tolist())
         return self.last
 
@@ -118,7 +116,7 @@ class Server:
     ) -> None:
         """Before every step ``evict_before_steps`` pages are evicted, if so many can be."""
         self.pool = PagePool(model.layout, pages)
-        self.runner = Poisoned(model.runner(self.pool, grouped), self.pool)
+        self.runner = Poisoned(model.decoder(self.pool, grouped), self.pool)
         self.cache = KVCache(self.pool, b"test", enable_prefix_caching=enable_prefix_caching)
         self.engine = Engine(
             self.runner,

@@ -6,6 +6,8 @@ import asyncio
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -175,7 +177,7 @@ def test_an_engine_refuses_a_second_thread() -> None:
     thread.start()
     assert inside.wait(30)
     for use in (engine.step, lambda: engine.submit(Ask([1])), lambda: engine.abort("0")):
-        with pytest.raises(EngineUseError, match="another thread is inside"):
+        with pytest.raises(EngineUseError, match="another thread is using it"):
             use()
     leave.set()
     thread.join()
@@ -196,3 +198,21 @@ def test_an_engine_that_an_async_engine_has_is_its_alone(llm: LLM) -> None:
     asyncio.run(_with_async(llm))
     llm.generate(PROMPTS[0], PARAMS)
     settled(llm)
+
+
+@pytest.mark.parametrize("end", ["", "llm.close()", "del llm", "del stream"])
+def test_a_program_that_ends_meanwhile_ends_quietly(tiny_model: Path, end: str) -> None:
+    """A stream is open, and its request under way: no message, no crash, no wait."""
+    program = (
+        "from kvreuse import LLM, SamplingParams\n"
+        f"llm = LLM({str(tiny_model)!r}, kv_cache_memory='8MiB', threads=1)\n"
+        "params = SamplingParams(max_tokens=500, ignore_eos=True)\n"
+        "stream = llm.stream({'prompt_token_ids': [1, 2, 3]}, params)\n"
+        "next(stream)\n"
+        f"{end}\n"
+        "print('done')\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "done\n", "")

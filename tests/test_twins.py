@@ -14,13 +14,13 @@ import numpy.typing as npt
 import pytest
 
 from kvreuse.config import EngineConfig
-from kvreuse.engine.runner import load_runner
 from kvreuse.kv.layout import KVLayout
-from kvreuse.kv.pool import PagePool
 from kvreuse.model.checkpoint import Checkpoint
+from kvreuse.model.decoder import load_decoder
 from kvreuse.model.open import open_checkpoint
 from kvreuse.ops import reference
 from kvreuse.ops.batch import BatchInput
+from kvreuse.ops.native import NativeBackend
 from kvreuse.shape import ModelShape
 
 from .kv_codecs import MIXTURES, codec_for
@@ -227,20 +227,19 @@ def test_engine_and_twin_are_equal(case: Case, alone: int, isa: str) -> None:
     checkpoint = model_file(case)
     shape = checkpoint.shape
     layout = case.layout(shape)
-    pool = PagePool(layout, len(pages))
+    backend = NativeBackend(isa, threads=2)
+    pool = backend.pool(layout, len(pages))
     pool.data[:] = unwritten(layout, case)
     rows = sum(case.lengths)
     config = EngineConfig(
         model="tiny",
-        isa=isa,
-        threads=2,
         page_size=case.page_size,
         max_num_batched_tokens=rows,
         max_num_seqs=rows,
     )
-    runner = load_runner(checkpoint, shape, pool, config)
+    decoder = load_decoder(checkpoint, backend, pool, config)
     for where, batch in steps(case.batch(shape), alone):
-        np.testing.assert_array_equal(runner.run(batch), logits[where])
+        np.testing.assert_array_equal(decoder.run(batch), logits[where])
     np.testing.assert_array_equal(pool.data, pages)
 
 

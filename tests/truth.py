@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from kvreuse.config import EngineConfig
-from kvreuse.engine.runner import ModelRunner, load_runner
 from kvreuse.kv.codec.codec import BF16, KVCodec
 from kvreuse.kv.layout import KVLayout
-from kvreuse.kv.pool import PagePool
-from kvreuse.model.decoder import StepLimits
+from kvreuse.model.decoder import Decoder
 from kvreuse.model.open import open_checkpoint
+from kvreuse.model.weights import load_weights
+from kvreuse.ops.backend import StepLimits
 from kvreuse.ops.batch import BatchInput, Float32Array
+from kvreuse.ops.native import NativeBackend
 from kvreuse.text.tokenizer import Tokenizer
 
 from .oracle import Comparison, Fidelity, Oracle
@@ -37,34 +37,26 @@ class EngineModel:
 
     def __init__(self, path: Path, *, max_tokens: int = TOKENS, isa: str | None = None) -> None:
         """Load the model; texts may have up to ``max_tokens`` tokens."""
-        config = EngineConfig(
-            model=str(path),
-            max_model_len=max_tokens,
-            max_num_batched_tokens=ROWS_AT_ONCE,
-            max_num_seqs=ROWS_AT_ONCE,
-            isa=isa,
-        )
+        self._backend = NativeBackend(isa)
         with open_checkpoint(path) as checkpoint:
             self.shape = checkpoint.shape
             self.tokenizer = Tokenizer(checkpoint.vocabulary)
-            self._pool = self._take_pool(BF16, max_tokens)
-            self._runner = load_runner(checkpoint, self.shape, self._pool, config)
+            self._weights = load_weights(checkpoint, self._backend)
         self.max_tokens = max_tokens
+        self._begin(BF16)
 
-    def _take_pool(self, codec: KVCodec, max_tokens: int) -> PagePool:
-        """Pages for one text."""
+    def _begin(self, codec: KVCodec) -> None:
+        """Take pages for one text, and a decoder over them."""
         layout = KVLayout.of(self.shape, codec=codec)
-        pool = PagePool(layout, layout.pages_for(max_tokens))
-        self._table = np.arange(pool.num_pages, dtype=np.int32)[None]
-        return pool
+        pool = self._backend.pool(layout, layout.pages_for(self.max_tokens))
+        self._table = np.arange(pool.num_pages, dtype=np.int32)
+        limits = StepLimits(ROWS_AT_ONCE, ROWS_AT_ONCE, ROWS_AT_ONCE, self.max_tokens)
+        self._decoder = Decoder(self.shape, self._weights, self._backend, pool, limits)
 
     def with_codec(self, codec: KVCodec) -> EngineModel:
         """The same weights over pages of another codec."""
         other = copy.copy(self)
-        other._pool = other._take_pool(codec, self.max_tokens)
-        limits = StepLimits(ROWS_AT_ONCE, ROWS_AT_ONCE, ROWS_AT_ONCE, self.max_tokens)
-        runner = self._runner
-        other._runner = ModelRunner(self.shape, runner.weights, runner.kernels, other._pool, limits)
+        other._begin(codec)
         return other
 
     def encode(self, text: str) -> list[int]:
@@ -77,16 +69,7 @@ class EngineModel:
         for start in range(0, len(token_ids), ROWS_AT_ONCE):
             ids = np.array(token_ids[start : start + ROWS_AT_ONCE], dtype=np.int32)
             rows = np.arange(len(ids), dtype=np.int32)
-            yield self._runner.run(
-                BatchInput(
-                    ids=ids,
-                    positions=rows + np.int32(start),
-                    row_seq=np.zeros_like(rows),
-                    tables=self._table,
-                    kv_len=np.array([start + len(ids)], dtype=np.int32),
-                    sample_rows=rows,
-                )
-            )
+            yield self._decoder.run(BatchInput.of_one(ids, start, self._table, rows))
 
 
 def measure_all(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -67,6 +68,8 @@ class LLM:
         self.cache = loaded.engine.cache
         self.chats = Chats(loaded.chat_template, loaded.tokenizer)
         self._thread = EngineThread(loaded.engine, always=False)
+        # Also at the interpreter's exit, before daemon threads are stopped wherever they are.
+        self._end = weakref.finalize(self, self._thread.end)
 
     @property
     def repacked(self) -> tuple[Repacked, ...]:
@@ -151,18 +154,12 @@ class LLM:
 
     def close(self) -> None:
         """Abort what is being served and let go of the model and the pool. Twice is allowed."""
-        self._thread.stop()
-        self._thread.join()
+        self._end()
         # Runner and engine hold weights and pages: they go first.
         self.__dict__.pop("runner", None)
         self.__dict__.pop("engine", None)
         self.__dict__.pop("cache", None)
         self.pool.close()
-
-    def __del__(self) -> None:
-        """The thread ends with it."""
-        if "_thread" in self.__dict__:
-            self._thread.stop()
 
     def __enter__(self) -> LLM:
         """``with LLM(...) as llm`` closes it at the end."""

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from kvreuse.config import EngineConfig
 from kvreuse.engine.bounds import check_pool
 from kvreuse.engine.engine import Engine
-from kvreuse.engine.runner import ModelRunner, load_runner
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.calibrated import codec_for
+from kvreuse.model.decoder import Decoder, load_decoder
 from kvreuse.model.fetch.source import resolve
 from kvreuse.model.identity import namespace_of
 from kvreuse.model.open import open_checkpoint
-from kvreuse.ops.native import usable_cores
+from kvreuse.ops.native import NativeBackend
 from kvreuse.plan.engine import EnginePlan, plan_engine
 from kvreuse.shape import ModelShape
 from kvreuse.text.chat import ChatTemplate, chat_template
@@ -37,7 +37,7 @@ class Loaded:
     memory: EnginePlan
     """What the engine takes, in bytes; ``str()`` of it is one line."""
     pool: PagePool
-    runner: ModelRunner
+    runner: Decoder
     engine: Engine
 
 
@@ -56,20 +56,21 @@ def load(config: EngineConfig, progress: Progress | None = None) -> Loaded:
             force=config.force_kv_cache_dtype,
         )
         layout = KVLayout.of(shape, config.page_size, codec)
-        memory = plan_engine(checkpoint, shape, layout, config, config.threads or usable_cores())
-        pool = PagePool(layout, memory.pool.num_pages)
+        backend = NativeBackend(config.isa, config.threads)
+        memory = plan_engine(checkpoint, layout, config, backend)
+        pool = backend.pool(layout, memory.pool.num_pages)
         if config.max_model_len is not None:
             check_pool(pool, max_model_len)
         tokenizer = Tokenizer(checkpoint.vocabulary)
         template = chat_template(checkpoint.chat_templates, tokenizer)
         cache = KVCache(
             pool,
-            namespace_of(checkpoint, layout),
+            namespace_of(checkpoint, layout, backend.arithmetic),
             enable_prefix_caching=config.enable_prefix_caching,
             eviction_policy=config.eviction_policy,
             cost_growth=shape.attention_growth,
         )
-        runner = load_runner(checkpoint, shape, pool, config, progress)
+        runner = load_decoder(checkpoint, backend, pool, config, progress)
     engine = Engine(
         runner,
         cache,

@@ -27,7 +27,7 @@ LogitsOf = Callable[[tuple[int, ...]], Logits]
 
 LAYOUT = KVLayout.uniform(num_layers=1, num_kv_heads=1, head_dim=32)
 VOCAB = 101
-POISON = 0xEE  # what every byte of a new pool holds: no token that the runner stores
+POISON = 0xEE  # every byte of a new pool; not a token that the runner stores
 
 
 def hashed_logits(tokens: tuple[int, ...]) -> Logits:
@@ -38,7 +38,7 @@ def hashed_logits(tokens: tuple[int, ...]) -> Logits:
 
 
 class PagingRunner:
-    """Stores token ids in pages and reads them back. Checks what a batch promises."""
+    """A runner that stores token ids in pages and reads them back. Checks every batch."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class PagingRunner:
 
 
 def check_batch(batch: BatchInput, max_rows: int, max_seqs: int) -> None:
-    """Everything that BatchInput promises and that can be seen from it."""
+    """Check all guarantees of BatchInput that can be checked from its arrays."""
     arrays = [getattr(batch, name) for name in BatchInput.__slots__ if name != "copies"]
     assert all(array.dtype == np.int32 and array.flags.c_contiguous for array in arrays)
     assert 1 <= len(batch.ids) == len(batch.positions) == len(batch.row_seq) <= max_rows
@@ -138,14 +138,14 @@ def pages_in_use(engine: Engine) -> int:
 
 
 def forget(cache: KVCache) -> None:
-    """Evict all that can be: the next prompt finds nothing."""
+    """Evict all evictable pages, so that the next prompt finds none."""
     kv, _ = cache.open(cache.lookup([0]))
     assert cache.reserve(kv, cache.num_available * cache.page_size)
     cache.close(kv, [0])
 
 
 def check(engine: Engine) -> None:
-    """Every page is accounted for; those that are free hold nothing that anybody stored."""
+    """Every page has its owners counted; free pages hold no stored token."""
     engine.check()
     pool = engine.cache.pool
     pool.data[[page for page in range(pool.num_pages) if pool.count(page) == 0]] = POISON
@@ -162,7 +162,7 @@ def finish(engine: Engine) -> dict[str, RequestOutput]:
 
 
 def steps(engine: Engine) -> Iterator[Delta]:
-    """Every delta until nothing is left; an engine that comes to no end is an error."""
+    """All deltas until no request is left; an engine that never ends is an error."""
     for _ in range(5000):
         if not engine.has_unfinished:
             return
@@ -179,5 +179,5 @@ def greedy(prompt: Sequence[int], count: int, logits_of: LogitsOf = hashed_logit
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is really there."""
+    """The resident memory of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

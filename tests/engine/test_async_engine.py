@@ -26,7 +26,7 @@ LONG = dataclasses.replace(GREEDY, max_tokens=400)
 
 
 def run(work: Coroutine[Any, Any, None], engine: Engine) -> None:
-    """Run ``work``; afterwards nothing is left."""
+    """Run ``work``; check that no request is left afterwards."""
     asyncio.run(asyncio.wait_for(work, 30))
     engine.check()
     assert pages_in_use(engine) == 0
@@ -74,7 +74,7 @@ def test_a_stream_that_nobody_reads_any_more_is_aborted() -> None:
             async with aclosing(engine.stream(Ask(prompt_of(20), LONG))) as stream:
                 await anext(stream)
             reader = asyncio.create_task(answer(engine, prompt_of(300, 1)))
-            await asyncio.sleep(0)  # it has asked, and not yet been answered
+            await asyncio.sleep(0)  # its order is queued, but not carried out yet
             reader.cancel()
             assert await answer(engine, prompt_of(20)) == greedy(prompt_of(20), 8)
             assert inner.counters.aborted == 2
@@ -238,7 +238,7 @@ def test_closing_ends_what_is_being_served() -> None:
 
 
 def fails_on_token_99(tokens: tuple[int, ...]) -> Float32Array:
-    """Logits that are no numbers where a sequence starts with 99 and has eight tokens."""
+    """NaN logits for a sequence that starts with 99 and has eight tokens."""
     logits = hashed_logits(tokens)
     if tokens[0] == 99 and len(tokens) >= 8:
         logits[:] = np.nan
@@ -265,7 +265,7 @@ def test_who_ended_in_a_step_that_failed_gets_its_answer(aborts: bool) -> None:
 
 
 def test_a_step_that_fails_before_it_runs_ends_in_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for ever, and what comes afterwards is served."""
+    """No caller waits for ever, and later requests are served."""
     inner, _, _ = make_engine()
 
     def broken(*_: object) -> None:

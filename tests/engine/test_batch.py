@@ -1,4 +1,4 @@
-"""What a BatchInput holds, element by element."""
+"""BatchBuilder: the arrays of a BatchInput, element by element."""
 
 from __future__ import annotations
 

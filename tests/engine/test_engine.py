@@ -343,7 +343,7 @@ def test_a_prompt_that_the_pool_can_never_hold(length: int, max_tokens: int | No
 def test_a_request_id_is_used_once_at_a_time() -> None:
     engine, _, _ = make_engine()
     engine.submit(Ask([1], GREEDY, request_id="mine"))
-    with pytest.raises(RequestError, match="'mine' is being served already"):
+    with pytest.raises(RequestError, match="id 'mine' is in use"):
         engine.submit(Ask([1], GREEDY, request_id="mine"))
     finish(engine)
     assert engine.submit(Ask([1], GREEDY, request_id="mine")).request_id == "mine"

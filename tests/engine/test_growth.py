@@ -32,7 +32,7 @@ def tokenizer(model_path: Path) -> Iterator[Tokenizer]:
 
 
 class RowsRunner:
-    """Logits from a few rows made before, by position: allocates nothing that stays."""
+    """Logits from a few prepared rows, by position: allocates nothing that is kept."""
 
     max_num_batched_tokens = 512
     max_num_seqs = 8
@@ -59,7 +59,7 @@ class RowsRunner:
 def test_two_thousand_tokens_leave_no_trace(
     tokenizer: Tokenizer, options: dict[str, float]
 ) -> None:
-    for token in range(tokenizer.vocab_size):  # remembered once each, whoever decodes them
+    for token in range(tokenizer.vocab_size):  # each is cached once, for all decoders
         tokenizer.token_bytes(token)
     runner = RowsRunner(tokenizer.vocab_size)
     pool = PagePool(LAYOUT, 256)

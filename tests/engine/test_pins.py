@@ -1,4 +1,4 @@
-"""Pins of those that are being served: what they take of the quota, and whom they give way to."""
+"""Pins of unfinished requests: their share of the quota, and when pins give way."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_pins_of_those_being_served_count() -> None:
 
 
 def test_pins_of_the_same_pages_count_once() -> None:
-    """Those that are pinned already, and those that another one is going to pin."""
+    """The quota counts pages that are pinned and pages that another request will pin."""
     engine, _, _ = make_engine(pages=10, max_model_len=320)
     pin = Retention(pin=True)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What a token of a prompt costs, out of the steps that say it."""
+"""PrefillRate: the cost of a prompt's token, from the steps that mostly prefill."""
 
 from __future__ import annotations
 

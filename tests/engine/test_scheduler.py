@@ -1,4 +1,4 @@
-"""Who is served when: admission, sharing in flight, preemption, and what is left behind."""
+"""Scheduler: admission, sharing in flight, preemption, and the pages left behind."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def test_five_thousand_requests_leave_nothing_behind() -> None:
 
 @pytest.mark.parametrize("fails_at", range(1, 12))
 def test_a_step_that_fails_costs_time_only(fails_at: int) -> None:
-    """Whatever it was about to do: prefill, copy, fork, decode. Deltas are neither lost nor twice.
+    """A step may fail before prefill, copy, fork or decode. No delta is lost or delivered twice.
 
     The runner writes, then fails; or the sampling of a later row does.
     """
@@ -337,7 +337,7 @@ def finish_one(engine: Engine, prompt: list[int], params: SamplingParams) -> lis
 
 
 def mean_seconds_to_plan(engine: Engine, steps: int) -> float:
-    """Of the scheduler alone, over ``steps`` steps."""
+    """Mean seconds of one call of ``plan``, over ``steps`` steps."""
     spent = 0.0
     for _ in range(steps):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What passes between an engine and its clients: an ask in, deltas to a sink, a handle back."""
+"""The interface of an engine: an ask in, deltas to a sink, a handle back."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_first_token_whose_step_failed_keeps_its_count_and_its_time() -> None:
 
 
 def test_a_preempted_request_keeps_its_pages_priority() -> None:
-    """Its pages do not come to be worth more than those of requests above it."""
+    """Its pages are not worth more than those of requests of higher priority."""
     engine, _, _ = make_engine(pages=8, max_model_len=200)
     long = dataclasses.replace(GREEDY, max_tokens=60)
     engine.submit(Ask(prompt_of(90, 1), long))
@@ -171,7 +171,7 @@ def test_a_sibling_aborted_in_its_second_prefill_has_no_negative_pages() -> None
 
 
 def test_preempting_needs_no_counter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The counters are for people: a scheduler whose counters stand still decides the same."""
+    """Counters do not influence scheduling: with frozen counters it decides the same."""
     engine, _, _ = make_engine(pages=8, max_model_len=200)
     still = dataclasses.replace(engine.counters)
     for seed in range(4):

@@ -38,7 +38,7 @@ def pages_for(tokens: int) -> int:
 
 
 class Started:
-    """A sequence, what the oracle knows of it, and copies that are still to be done."""
+    """A sequence, its run in the oracle, and the copies that are still to be done."""
 
     def __init__(self, seq: SeqKV, run: Run, copies: list[Copy]) -> None:
         self.seq = seq
@@ -70,7 +70,7 @@ class CheckedCache:
         self.cache._evictor.evict = watched  # type: ignore[method-assign]
 
     def open(self, ids: Tokens, salt: str | None) -> Started:
-        """Open and check what was found."""
+        """Open a sequence and check the hit."""
         oracle, available = self.oracle, self.cache.num_available
         sources, told = oracle.sources(salt, ids), self.cache.lookup(ids, salt)
         assert told.tokens == oracle.hit(salt, ids)
@@ -110,7 +110,7 @@ class CheckedCache:
         return self._started(forked[0], child, forked[1])
 
     def reserve(self, started: Started, n: int) -> bool:
-        """Reserve and check that there is room exactly if there can be."""
+        """Reserve and check that it succeeds exactly if there are enough pages."""
         seq, run = started.seq, started.run
         missing = max(0, pages_for(run.written + n) - len(run.table))
         possible = self.oracle.has_room(missing)
@@ -145,7 +145,7 @@ class CheckedCache:
             self.oracle.keep_tail(started.run)
 
     def look_up(self, ids: Tokens, salt: str | None, *, reasons: bool = True) -> Reason | None:
-        """Look up and check what is told; ``reasons`` are only right where keys do not collide."""
+        """Look up and check the hit, and with ``reasons`` the miss (unless keys collide)."""
         hit = self.cache.lookup(list(ids), salt)
         known = self.cache.lookup(list(ids), salt, self.known.get((ids, salt)))
         assert dataclasses.replace(known, version=hit.version) == hit
@@ -162,7 +162,7 @@ class CheckedCache:
         return hit.reason
 
     def check(self) -> None:
-        """Conservation, as the cache and as the oracle see it; every token where it must be."""
+        """Check the conservation law, the oracle's counts, and the place of every token."""
         self.oracle.tick()
         self.cache.check()
         assert self.cache.pool.num_free == self.oracle.num_free()
@@ -199,7 +199,7 @@ class CheckedCache:
             self.oracle.evict(victim)
 
     def _take_fresh(self, seq: SeqKV, run: Run, n: int) -> None:
-        """The last ``n`` pages of the table are new: they were nobody's."""
+        """The last ``n`` pages of the table are new: they had no owner."""
         numbers = {page.number for page in self.oracle.live()}
         for number in seq.pages[seq.num_pages - n :]:
             assert number not in numbers
@@ -207,14 +207,14 @@ class CheckedCache:
             run.table.append(Page(number))
 
     def _only_left(self, sources: set[Page]) -> bool:
-        """Whether no page is to be had beside one that rows would be copied from."""
+        """Whether no page is free or evictable, except one that rows would be copied from."""
         idle = set(self.oracle.resident.values()) - self.oracle.used()
         return self.oracle.num_free() == 0 and any(idle <= {source} for source in sources)
 
     def _check_parting(
         self, ids: Tokens, salt: str | None, hit: int, cached: tuple[int, ...]
     ) -> None:
-        """``cached`` is what really follows the hit, and it differs at once."""
+        """``cached`` really follows the hit in the cache, and its first token differs."""
         if cached:
             there = (*ids[:hit], *cached)
             assert cached[0] != ids[hit]

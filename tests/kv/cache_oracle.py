@@ -1,4 +1,4 @@
-"""What a cache must hold and tell, by brute force: every prefix in one dictionary.
+"""An oracle of the cache by brute force: every resident prefix in one dictionary.
 
 Shares no code with the cache. A page is an object; who holds it, owns it; what nobody reaches is
 free. No tree, no hashing of tokens, no counts: questions are answered by looking at everything.
@@ -18,10 +18,10 @@ Prefix = tuple[str | None, Tokens]
 
 @dataclasses.dataclass(eq=False)
 class Page:
-    """A page that somebody owns; ``number`` is its place in the pool."""
+    """A page with an owner; ``number`` is its id in the pool."""
 
     number: int
-    stamp: tuple[int, int] | None = None  # since when nobody but the index uses it
+    stamp: tuple[int, int] | None = None  # since when only the index owns it
 
 
 @dataclasses.dataclass(eq=False)
@@ -72,7 +72,7 @@ class Oracle:
         return len(set(self.resident.values()) - self.used())
 
     def tick(self) -> None:
-        """After each operation: pages that have come to rest did so now, the last one first."""
+        """After each operation: stamp the pages that became idle, the last one first."""
         self._clock += 1
         used = self.used()
         for (_, tokens), page in self.resident.items():
@@ -94,7 +94,7 @@ class Oracle:
         return max(starts, default=0)
 
     def full_pages(self, salt: str | None, ids: Tokens) -> list[Page]:
-        """Those of the hit that are shared in place."""
+        """The full pages of the hit, which are shared in place."""
         ends = range(PAGE, self.hit(salt, ids) + 1, PAGE)
         return [self.resident[salt, ids[:end]] for end in ends]
 
@@ -119,7 +119,7 @@ class Oracle:
         )
 
     def reason(self, salt: str | None, ids: Tokens) -> str | None:
-        """Why the hit is no longer."""
+        """Why the hit is not longer."""
         hit = self.hit(salt, ids)
         end = hit // PAGE * PAGE + PAGE
         if hit == len(ids) - 1:
@@ -144,7 +144,7 @@ class Oracle:
         ]
 
     def leaves(self) -> dict[int, Prefix]:
-        """By number: pages that may go, unused and continued by no other."""
+        """The evictable pages by number: idle leaves."""
         used = self.used()
         return {
             page.number: prefix
@@ -158,13 +158,13 @@ class Oracle:
         return min(stamps, key=lambda number: stamps[number] or (self._clock + 1, 0))
 
     def evict(self, number: int) -> None:
-        """Forget a page that may go."""
+        """Evict a page."""
         prefix = self.leaves()[number]
         del self.resident[prefix]
         self.evicted = [*self.evicted, prefix][-8 * self.num_pages :]
 
     def has_room(self, n: int) -> bool:
-        """Whether ``n`` pages can be had."""
+        """Whether ``n`` pages are free or evictable."""
         return n <= self.num_free() + self.num_idle()
 
     def publish(self, run: Run, end: int) -> None:

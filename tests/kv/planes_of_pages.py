@@ -28,7 +28,7 @@ def decode(codec: PlaneCodec, plane: Bytes, head_dim: int, kind: Kind) -> Float3
 
 
 def plane_bytes(layout: KVLayout, plane: Plane) -> slice:
-    """Where a plane lies in a page."""
+    """The bytes of a page that hold a plane."""
     width = layout.layers[plane.layer].width(plane.kind)
     start = layout.plane_offset(*plane)
     row_bytes = layout.plane_codec(*plane).row_bytes(width, plane.kind)

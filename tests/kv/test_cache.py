@@ -1,4 +1,4 @@
-"""KVCache in every order of calls, beside an oracle; and what it promises, one by one."""
+"""KVCache in every order of calls, compared with an oracle; then each guarantee by itself."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), salt=SALTS, more=FEW_TOKENS)
     def serve(self, data: st.DataObject, salt: str | None, more: list[int]) -> None:
-        """A whole life: what most sequences do."""
+        """Open, grow and close a sequence, as most sequences do."""
         started = self.checked.open(self.prompt(data), salt)
         self.checked.check()
         self.write(started, 99, more)
@@ -111,7 +111,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 class DensityMachine(CacheMachine):
-    """The same, with the policy that learns."""
+    """The same with the learning policy."""
 
     policy = "hit-density"
 
@@ -298,7 +298,7 @@ def test_a_look_up_changes_nothing() -> None:
     for salt in (None, "unknown"):
         checked.look_up((1, 5, 6, 7, 9), salt)
     checked.check()
-    finished(checked, (4, 5, 6, 7, 8))  # evicts what it would have without any look-up
+    finished(checked, (4, 5, 6, 7, 8))  # look-ups did not change what it evicts
     assert checked.cache.lookup((1, 5, 6, 7, 9)).tokens == 0
 
 
@@ -352,11 +352,11 @@ def test_check_sees_a_page_that_is_nowhere_and_a_wrong_table() -> None:
     started = served(checked, tuple(range(9)))
     table = started.seq.table
     table[0], table[1] = table[1], table[0]
-    with pytest.raises(PageError, match="is not the index's for its tokens"):
+    with pytest.raises(PageError, match="not the index's page for its tokens"):
         checked.cache.check()
     table[0], table[1] = table[1], table[0]
     checked.cache._evictor.rest(1, int(table[1]))
-    with pytest.raises(PageError, match="rests and is used, or neither"):
+    with pytest.raises(PageError, match="the idle pages are not those that only the index owns"):
         checked.cache.check()
     checked.cache._evictor.wake(1, int(table[1]))
     checked.pool.alloc(1)

@@ -1,4 +1,4 @@
-"""Looking up: what it leaves as it was, how long a hit holds, and the largest prefixes."""
+"""Look-ups: they change nothing, a hit stays valid for a while; and the largest prefixes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pool: conservation in every order of calls, and what its memory is like."""
+"""PagePool: the conservation law in every order of calls, and its memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGES = 12
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Any order of calls, right and wrong ones, beside a count of who owns what."""
+    """Calls in any order, valid and invalid, compared with a model of the owners."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ def test_a_page_is_one_run_of_the_pool() -> None:
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is really there."""
+    """The resident memory of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 

@@ -1,4 +1,4 @@
-"""PrefixIndex: what it finds, what it keeps once, what it forgets first."""
+"""PrefixIndex: matching, duplicates, and removal."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_what_was_removed_is_not_found_and_its_place_can_be_taken() -> None:
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 200), min_size=1, max_size=200, unique=True), st.randoms())
 def test_siblings_in_any_order_come_and_go(numbers: list[int], order: random.Random) -> None:
-    """Beside a sorted list: what is there, and the nearest of everything."""
+    """Compare Siblings with a sorted list: exact look-ups and neighbours."""
     index = make_index()
     root = index.root(None)
 
@@ -186,7 +186,7 @@ def test_siblings_in_any_order_come_and_go(numbers: list[int], order: random.Ran
 
 @pytest.mark.parametrize("order", ["up", "down", "shuffled"])
 def test_many_siblings_are_few_steps_away(order: str) -> None:
-    """A tree of depth 60 would be no tree: for 4,096 pages 12 is the least."""
+    """The depth stays below 60; for 4,096 pages the least possible is 12."""
     index = PrefixIndex(SPACE, 4096, PAGE)
     root = index.root(None)
     numbers = list(range(4096))
@@ -228,7 +228,7 @@ def test_check_sees_what_is_wrong() -> None:
     index._tops[0] = 11 if top == 1 else 1
     for side, at in right:
         side[at] = -1
-    with pytest.raises(PageError, match="not where its tokens lead"):
+    with pytest.raises(PageError, match="not reached by its tokens"):
         index.check()
     index._tops[0] = top
     for (side, at), value in zip(right, values, strict=True):
@@ -239,5 +239,5 @@ def test_check_sees_what_is_wrong() -> None:
         index.check()
     siblings._left[top], siblings._right[top] = siblings._right[top], siblings._left[top]
     index._keys[KEY_BYTES] ^= 1
-    with pytest.raises(PageError, match="page 1 is not what its place in the index says"):
+    with pytest.raises(PageError, match="page 1 has a wrong parent, depth, key or children"):
         index.check()

@@ -91,7 +91,7 @@ def test_priority_outlasts_whatever_the_age(cache: KVCache) -> None:
 def test_pinned_pages_stay_and_the_last_token_is_not_pinned(cache: KVCache) -> None:
     serve(cache, prompt(100), Retention(pin=True))
     assert cache.num_pinned == 2
-    serve(cache, prompt(100), Retention(pin=True))  # once more is no more
+    serve(cache, prompt(100), Retention(pin=True))  # pinned again: no more pages
     assert cache.num_pinned == 2
     evict(cache, cache.num_evictable)
     assert cached(cache, prompt(100)) == 8
@@ -137,7 +137,7 @@ def test_only_the_prompt_is_pinned(cache: KVCache) -> None:
 
 
 def test_a_pin_of_a_prompt_that_was_not_finished_is_of_its_full_pages(cache: KVCache) -> None:
-    """Its unfilled page, which a longer one replaces, could not be let go of any more."""
+    """Else its unfilled page, which a longer one replaces, could never be unpinned."""
     ids = prompt(100, 16)
     seq, _ = cache.open(cache.lookup(ids))
     assert cache.reserve(seq, 6)

@@ -15,8 +15,9 @@ from kvreuse.errors import ModelFileError
 from kvreuse.model.gguf.container import GGUFFile, TensorInfo
 from kvreuse.model.open import open_checkpoint
 from kvreuse.model.weights import ModelWeights, load_weights
-from kvreuse.ops import reference
-from kvreuse.ops.native import Arena, Kernels
+from kvreuse.ops import _native, reference
+from kvreuse.ops.backend import SourceMatrix
+from kvreuse.ops.native import NativeBackend
 from kvreuse.ops.tensor_types import PACKINGS, TensorType
 
 from .gguf.gguf_files import write_tiny
@@ -45,7 +46,7 @@ HALVES = {
 
 def load(path: Path) -> ModelWeights:
     with open_checkpoint(path) as checkpoint:
-        return load_weights(checkpoint, Kernels("", 2))
+        return load_weights(checkpoint, NativeBackend(threads=2))
 
 
 def wide(path: Path, architecture: str = "llama", **options: Any) -> Path:
@@ -88,7 +89,7 @@ def test_the_report_has_every_type_and_its_largest_error(tmp_path: Path) -> None
 @pytest.mark.parametrize("kind", sorted(PACKINGS))
 def test_layouts_are_called_as_the_kernels_call_them(kind: TensorType) -> None:
     data = np.zeros(256 // kind.block_size * kind.block_bytes, np.uint8)
-    matrix = Kernels("", 1).pack([(data, int(kind), 1, 256)], Arena())
+    matrix = _native.Kernels("", 1).pack([(data, int(kind), 1, 256)], _native.Arena())
     assert matrix.kind == PACKINGS[kind].layout
     assert matrix.error == 0
 
@@ -126,7 +127,7 @@ def test_norms_of_heads_and_of_outputs(tmp_path: Path) -> None:
 def test_progress_counts_the_bytes_of_the_matrices(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     with open_checkpoint(write_tiny(tmp_path / "x", tied=False)) as checkpoint:
-        load_weights(checkpoint, Kernels("", 1), lambda *step: seen.append(step))
+        load_weights(checkpoint, NativeBackend(threads=1), lambda *step: seen.append(step))
         total = sum(t.nbytes for t in checkpoint.tensors.values() if len(t.shape) == 2)
     done = [step[0] for step in seen]
     assert done == sorted(done)
@@ -191,7 +192,7 @@ def test_a_loaded_file_takes_no_memory_while_it_is_open(tmp_path: Path) -> None:
             checkpoint.data(tensor).max()
         before = resident(path)
         assert before > 0.9 * path.stat().st_size
-        weights = load_weights(checkpoint, Kernels("", 2))
+        weights = load_weights(checkpoint, NativeBackend(threads=2))
         assert weights.nbytes > 0.9 * path.stat().st_size
         assert resident(path) < 0.1 * before
 
@@ -219,5 +220,5 @@ def test_scales_too_small_for_a_full_mantissa(tmp_path: Path, kind: str, at: int
     blocks[:, at : at + 2] = small.view(np.uint8)
     raw = blocks.ravel()
     rows, columns = info.shape
-    matrix = Kernels("", 2).pack([(raw, int(info.type), rows, columns)], Arena())
+    matrix = NativeBackend(threads=2).pack([SourceMatrix(raw, int(info.type), rows, columns)])
     assert matrix.error == pytest.approx(worst_change(info, raw), rel=1e-4)

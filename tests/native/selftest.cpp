@@ -111,7 +111,7 @@ void linears(Kernels &kernels) {
   for (const Type &type : TYPES) {
     const int inputs = type.weights == 256 ? 512 : 288;
     Projection projection({matrix(kernels, type, OUTPUTS, inputs, 1)});
-    Workspace space(kernels.threads().size(), ROWS, inputs, 64, 1, 1, 64, 16);
+    Workspace space({kernels.threads().size(), ROWS, inputs, 64, 1, 1, 64, 16});
     const std::vector<float> norm = reals(inputs, 2);
     Tensor x(ROWS, 2 * inputs), y(ROWS, projection.outputs());
     fill(x, 3);
@@ -158,7 +158,7 @@ void attention(Kernels &kernels, const char *name, int head_dim, int window, boo
     layer += planes.back().tile_bytes;
   }
   Region pool(PAGES * layer);
-  Workspace space(kernels.threads().size(), CHUNK, heads * head_dim + 32, heads * head_dim, GROUP_SIZE, heads, head_dim, 16);
+  Workspace space({kernels.threads().size(), CHUNK, heads * head_dim + 32, heads * head_dim, GROUP_SIZE, heads, head_dim, 16});
   const std::vector<float> constant = reals((size_t)KV_HEADS * head_dim, 21);
   std::vector<float> scale = reals((size_t)KV_HEADS * head_dim, 22), inverse;
   for (float &x : scale) inverse.push_back(1.f / (x = 1.f + x * x));

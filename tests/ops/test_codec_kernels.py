@@ -10,7 +10,7 @@ import pytest
 
 from kvreuse.kv.codec.codec import KVCodec
 from kvreuse.kv.layout import KVLayout
-from kvreuse.ops import native, reference
+from kvreuse.ops import _native, reference
 from kvreuse.shape import ModelShape, RopeSpec, attention
 
 from ..kv_codecs import codec_for
@@ -56,18 +56,18 @@ class Run:
     def native(self, isa: str) -> tuple[Float32, Pages]:
         """What attention gives ``[40, heads * head_dim]``, and the pages."""
         spec, layout, pages = self.spec, self.layout, self.pages()
-        kernels = native.open_kernels(isa, 2)
-        view = native.KVView(
+        kernels = _native.Kernels(isa, 2)
+        view = _native.KVView(
             pages, 32, 1, HEADS, GROUP, spec.head_dim, layout.codec_ids(), layout.clips()
         )
         tables = reference.rope_tables(spec.rope, TOKENS)
-        rotary = native.Rotary(*tables, False)
+        rotary = _native.Rotary(*tables, False)
         transform = self.codec.transform(0)
         assert transform is not None
         constant, scale = (
             None if x is None else x.reshape(-1) for x in (transform.constant, transform.scale)
         )
-        layer = native.Attention(
+        layer = _native.Attention(
             view,
             rotary,
             0,
@@ -77,7 +77,7 @@ class Run:
             hadamard_keys=transform.hadamard_keys,
             hadamard_values=transform.hadamard_values,
         )
-        batch = native.Batch(
+        batch = _native.Batch(
             TOKENS, 1, 1, 2, 32, 2, vocabulary=9, positions=TOKENS, group_size=GROUP
         )
         at = np.arange(TOKENS, dtype=np.int32)
@@ -91,8 +91,8 @@ class Run:
             1,
         )
         width, heads = spec.q_size, spec.num_heads
-        space = native.Workspace(2, TOKENS, 64, width, GROUP, heads, spec.head_dim, 64)
-        qkv, out = native.Tensor(*self.qkv.shape), native.Tensor(TOKENS, width)
+        space = _native.Workspace(2, TOKENS, 64, width, GROUP, heads, spec.head_dim, 64)
+        qkv, out = _native.Tensor(*self.qkv.shape), _native.Tensor(TOKENS, width)
         qkv.numpy()[:] = self.qkv
         kernels.attend(space, batch, layer, qkv, out)
         return out.numpy().copy(), pages

@@ -16,7 +16,7 @@ import pytest
 from gguf import GGMLQuantizationType, quants
 
 from kvreuse.ops import reference
-from kvreuse.ops.native import (
+from kvreuse.ops._native import (
     Arena,
     Attention,
     Batch,
@@ -242,12 +242,12 @@ def test_threads_that_the_system_does_not_give_are_an_error() -> None:
     code = """
 import resource
 from kvreuse.errors import ConfigError
-from kvreuse.ops.native import open_kernels
+from kvreuse.ops.native import NativeBackend
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + (256 << 20)
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 try:
-    open_kernels(threads=1000)
+    NativeBackend(threads=1000).kernels
 except ConfigError as error:
     print(error)
 """

@@ -15,6 +15,7 @@ import pytest
 from kvreuse.kv.layout import KVLayout
 from kvreuse.model.open import open_checkpoint
 from kvreuse.ops import reference as ref
+from kvreuse.ops.batch import BatchInput
 from kvreuse.shape import ModelShape, RopeSpec, attention
 
 from ..model.gguf.gguf_files import write_tiny, write_tiny_llama
@@ -39,19 +40,6 @@ LAYOUT = KVLayout.of(SPEC)
 IDS = np.random.default_rng(7).integers(0, 320, 75).astype(np.int32)
 
 
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """The arrays of one step."""
-
-    ids: Ints
-    positions: Ints
-    row_seq: Ints
-    tables: Ints
-    kv_len: Ints
-    sample_rows: Ints
-    copies: tuple[tuple[int, int, int], ...] = ()
-
-
 class Model:
     """A tiny file's weights and some pages."""
 
@@ -70,10 +58,8 @@ class Model:
 
     def run(self, start: int, stop: int, table: Ints) -> Float32:
         """Logits of tokens ``start`` to ``stop`` of one sequence; those before are in pages."""
-        positions = np.arange(start, stop, dtype=np.int32)
-        rows = np.arange(len(positions), dtype=np.int32)
-        kv_len = np.array([stop], dtype=np.int32)
-        step = Step(IDS[start:stop], positions, rows * 0, table[None], kv_len, rows)
+        rows = np.arange(stop - start, dtype=np.int32)
+        step = BatchInput.of_one(IDS[start:stop], start, table, rows)
         return ref.forward(self.spec, self.weights, step, self.pages, LAYOUT)
 
 
@@ -142,15 +128,8 @@ def test_a_copied_page_serves_as_well(tmp_path: Path) -> None:
     model = Model(write_tiny_llama(tmp_path / "m.gguf"))
     whole = model.run(0, 75, TABLE)
     # the last page's first 5 rows are shared, the rest is computed again in a page of its own
-    at = np.arange(69, 75, dtype=np.int32)
-    step = Step(
-        IDS[69:],
-        at,
-        at * 0,
-        np.array([[6, 1, 3]], dtype=np.int32),
-        np.array([75], dtype=np.int32),
-        np.array([0, 5], dtype=np.int32),
-        copies=((4, 3, 5),),
-    )
+    table, sampled = np.array([6, 1, 3], dtype=np.int32), np.array([0, 5], dtype=np.int32)
+    alone = BatchInput.of_one(IDS[69:], 69, table, sampled)
+    step = dataclasses.replace(alone, copies=((4, 3, 5),))
     logits = ref.forward(SPEC, model.weights, step, model.pages, LAYOUT)
     np.testing.assert_array_equal(logits, whole[[69, 74]])

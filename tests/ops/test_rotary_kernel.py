@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kvreuse.ops import reference
-from kvreuse.ops.native import Attention, Batch, Kernels, KVView, Rotary, Tensor, Workspace
+from kvreuse.ops._native import Attention, Batch, Kernels, KVView, Rotary, Tensor, Workspace
 from kvreuse.shape import RopePairs, RopeSpec
 
 TOKENS, POSITIONS, PAGE = 21, 60, 32

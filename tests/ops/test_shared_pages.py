@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kvreuse.kv.layout import KVLayout
 from kvreuse.ops import reference
-from kvreuse.ops.native import Attention, Batch, Kernels, KVView, Rotary, Tensor, Workspace
+from kvreuse.ops._native import Attention, Batch, Kernels, KVView, Rotary, Tensor, Workspace
 
 Float32 = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]

@@ -11,11 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvreuse.errors import KVReuseError, ModelFileError
+from kvreuse.ops.native import NativeBackend
 from kvreuse.plan.config_json import READERS, read_config, shape_of, text_fields
 from kvreuse.plan.facts import facts
 from kvreuse.plan.memory import KVPlan
 from kvreuse.plan.report import Wish, report
 from kvreuse.plan.source import find_model
+
+BACKEND = NativeBackend(threads=1)
 
 absurd = st.one_of(
     st.none(),
@@ -66,7 +69,7 @@ def test_any_json(value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_text(json.dumps(value))
     with pytest.raises(KVReuseError, match=r"any\.json"):
-        report(find_model(str(path)), Wish(memory=1 << 30))
+        report(find_model(str(path), BACKEND), Wish(1 << 30, BACKEND))
 
 
 @pytest.mark.parametrize(
@@ -100,4 +103,4 @@ def test_a_file_too_large(tmp_path: Path) -> None:
 def test_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(dict(facts()["gpt2"].config)).encode())
-    assert find_model(str(path)).shape == find_model("gpt2").shape
+    assert find_model(str(path), BACKEND).shape == find_model("gpt2", BACKEND).shape

@@ -19,11 +19,14 @@ from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
 from kvreuse.model.gguf.container import GGUFFile
 from kvreuse.model.open import open_checkpoint
+from kvreuse.ops.native import NativeBackend
 from kvreuse.plan.engine import PoolPlan, plan_engine
 from kvreuse.plan.memory import KVPlan
 from kvreuse.plan.source import find_model
 
 from ..model.gguf.gguf_files import write_tiny
+
+BACKEND = NativeBackend(threads=1)
 
 LAYOUT = KVLayout.uniform(num_layers=3, num_kv_heads=2, head_dim=48)
 SLACK = 2 << 20
@@ -56,12 +59,11 @@ def mapped_bytes(pool: PagePool) -> int:
 def test_the_pool_is_planned_to_the_byte(real_model: Path) -> None:
     config = EngineConfig(str(real_model), kv_cache_memory=POOL)
     with open_checkpoint(real_model) as checkpoint:
-        shape = checkpoint.shape
-        layout = KVLayout.of(shape)
-        plan = plan_engine(checkpoint, shape, layout, config, threads=1)
+        layout = KVLayout.of(checkpoint.shape)
+        plan = plan_engine(checkpoint, layout, config, BACKEND)
     pool = PagePool(layout, plan.pool.num_pages)
     assert plan.pool.nbytes == pool.nbytes == pool.data.nbytes == mapped_bytes(pool) - SLACK
-    by_shape = KVPlan(find_model(str(real_model)).shape).page_bytes
+    by_shape = KVPlan(find_model(str(real_model), BACKEND).shape).page_bytes
     assert pool.nbytes == plan.pool.num_pages * by_shape
     assert plan.total == plan.weights + plan.buffers + plan.process + pool.nbytes
     pool.close()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from kvreuse.ops.native import NativeBackend
 from kvreuse.plan.facts import facts, find
 from kvreuse.plan.memory import KVPlan
 from kvreuse.plan.source import find_model
+
+BACKEND = NativeBackend(threads=1)
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -49,7 +52,7 @@ BY_HAND = {
 
 
 def kv(name: str) -> KVPlan:
-    return KVPlan(find_model(name).shape)
+    return KVPlan(find_model(name, BACKEND).shape)
 
 
 @pytest.mark.parametrize("name", list(facts()))

@@ -8,9 +8,12 @@ from hypothesis import strategies as st
 
 from kvreuse.kv.codec.codec import UNIFORM, make_codec
 from kvreuse.kv.layout import KVLayout
+from kvreuse.ops.native import NativeBackend
 from kvreuse.plan.buffers import StepShape
 from kvreuse.plan.memory import UNBOUNDED, KVPlan, MemoryPlan, token_bytes
 from kvreuse.shape import CacheShape, LayerShape, ModelShape, RopeSpec, attention
+
+BACKEND = NativeBackend(threads=2)
 
 windows = st.one_of(st.none(), st.integers(1, 200))
 layers = st.builds(
@@ -49,7 +52,7 @@ served_shapes = st.builds(served, st.lists(windows, min_size=1, max_size=5), st.
 
 
 def plan(shape: CacheShape, *, by_reserved: bool, codec: str = "bf16") -> MemoryPlan:
-    return MemoryPlan(KVPlan(shape, codec), 1000, by_reserved, StepShape(threads=2))
+    return MemoryPlan(KVPlan(shape, codec), 1000, by_reserved, StepShape(BACKEND))
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_a_prompt_enters_few_rooms_and_none_twice(
 
     watched(Ask, "__init__")
     watched(Engine, "submit")
-    watched(Decoder, "forward")
+    watched(Decoder, "run")
     message = {"role": "user", "content": "Which way does a prompt go?"}
     reply = http.post("/v1/chat/completions", json={"messages": [message], "max_tokens": 2})
     assert reply.status_code == 200

@@ -24,15 +24,15 @@ CONFIG = EngineConfig(model="any")
 
 def machine_facts() -> dict[str, Any]:
     """CPU, kernels and memory of this machine. Sizes in bytes."""
-    kernels = native.open_kernels()
+    backend = native.NativeBackend()
     forced = os.environ.get(native.ISA_VARIABLE)
     reason = f"{native.ISA_VARIABLE} says so" if forced else "the fastest this machine has"
     return {
         "cpu": native.cpu_name(),
-        "isa": kernels.isa,
+        "isa": backend.isa,
         "isa_reason": reason,
         "isa_paths": [dataclasses.asdict(path) for path in native.cpu_report()],
-        "threads": kernels.threads,
+        "threads": backend.threads,
         "memory_available": available_memory(),
         "kv_cache_memory": CONFIG.kv_cache_bytes(),
     }
@@ -42,7 +42,7 @@ def model_facts(name: str) -> dict[str, Any]:
     """Shape, KV cost and tensors of a model, read without loading it. Sizes in bytes."""
     with open_checkpoint(resolve(name)) as checkpoint:
         shape = checkpoint.shape
-        plan = plan_engine(checkpoint, shape, KVLayout.of(shape), CONFIG, native.usable_cores())
+        plan = plan_engine(checkpoint, KVLayout.of(shape), CONFIG, native.NativeBackend())
         layout = plan.pool.layout
         return {
             "file": str(checkpoint.path),

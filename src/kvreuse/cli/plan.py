@@ -9,7 +9,7 @@ import typer
 from kvreuse.cli import plan_tables, terminal
 from kvreuse.config import EngineConfig
 from kvreuse.kv.codec.codec import UNIFORM
-from kvreuse.ops.native import usable_cores
+from kvreuse.ops.native import NativeBackend
 from kvreuse.plan.report import Wish, report, warnings
 from kvreuse.plan.source import find_model, with_weights
 from kvreuse.sizes import available_memory, format_size, parse_size
@@ -74,16 +74,17 @@ def plan(
       kvreuse plan path/to/config.json --weights 15GB --si
       kvreuse plan gemma-3-4b --json | jq .fits
     """
+    backend = NativeBackend()
     wish = Wish(
         memory=available_memory() if memory is None else parse_size(memory, "--memory"),
+        backend=backend,
         context=context,
         parallel=parallel,
         shared_prefix=shared_prefix,
         codec=kv_cache_dtype,
         page_size=page_size,
-        threads=usable_cores(),
     )
-    planned = find_model(model)
+    planned = find_model(model, backend)
     if weights is not None:
         planned = with_weights(planned, parse_size(weights, "--weights"))
     found = report(planned, wish)

@@ -1,4 +1,4 @@
-"""BatchBuilder: a BatchInput from requests and the rows that each of them computes."""
+"""BatchBuilder: makes a BatchInput of requests and the rows that each of them computes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from kvreuse.ops.batch import BatchInput, Copy, Int32Array
 
 
 class BatchBuilder:
-    """Fills arrays made once, so that a step allocates nothing that outlives it.
+    """Fills arrays that are allocated once, so that a step allocates nothing that outlives it.
 
-    After a step of the kernels nothing of the interpreter is left in the caches, and everything
-    costs five times what it does in a loop. So one row is written as plain integers, not through
-    array operations, and a step like the one before reuses its tables and its BatchInput.
+    A step of the kernels evicts the interpreter from the CPU's caches, so Python code here costs
+    five times what it costs in a loop. So a decode row is written as plain integers, not through
+    array operations, and a step that is like the last one reuses its tables and its BatchInput.
     """
 
     def __init__(
         self, *, max_num_batched_tokens: int, max_num_seqs: int, max_model_len: int, page_size: int
     ) -> None:
-        """A table is as long as ``max_model_len`` tokens in pages of ``page_size`` need."""
+        """A table has room for ``max_model_len`` tokens in pages of ``page_size``."""
         max_pages = -(-max_model_len // page_size)
         self._ids = np.empty(max_num_batched_tokens, dtype=np.int32)
         self._positions = np.empty(max_num_batched_tokens, dtype=np.int32)
@@ -56,7 +56,7 @@ class BatchBuilder:
         self.num_rows = 0
 
     def add(self, request: Request, rows: int) -> None:
-        """Compute the next ``rows`` tokens of ``request``; with its last one, sample."""
+        """Add the next ``rows`` tokens of ``request``; if its last token is among them, sample."""
         start = request.num_computed_tokens
         end = start + rows
         seq, first = len(self.work), self.num_rows
@@ -99,9 +99,9 @@ class BatchBuilder:
         return last
 
     def _build_tables(self) -> Int32Array:
-        """int32[B, P] with the tables of the batch, P as wide as the longest.
+        """int32[B, P] with the tables of the batch; P is the length of the longest.
 
-        Only those are written that are not, in this version, in their row already.
+        Writes only rows that do not already hold this version of their table.
         """
         keys = [(kv, kv.version) for request, _ in self.work if (kv := request.kv) is not None]
         if keys == self._built_keys:

@@ -1,4 +1,4 @@
-"""Bounds: what a prompt must be to be served at all, and how long its answer may become."""
+"""Checks of a prompt against the limits of model and pool, and the longest answer it may have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvreuse.sizes import format_size
 
 
 def checked_ids(prompt_ids: Sequence[int] | Int32Array, vocab_size: int) -> Int32Array:
-    """The prompt as an int32 array of its own. RequestError unless it is one of the model's."""
+    """A copy of the prompt as int32[n]. RequestError if it is empty or an id is out of range."""
     try:
         ids = np.array(prompt_ids)
     except ValueError:  # lists of unequal lengths
@@ -34,9 +34,9 @@ def checked_ids(prompt_ids: Sequence[int] | Int32Array, vocab_size: int) -> Int3
 def room_for_answer(
     num_prompt: int, max_tokens: int | None, max_model_len: int, pool: PagePool
 ) -> int:
-    """Tokens that a prompt's answer may have. ContextLengthError if the prompt can never fit.
+    """Tokens that the answer may have. ContextLengthError if prompt and answer can never fit.
 
-    An answer ends at the context's end; one without ``max_tokens`` also at the pool's.
+    The context limits every answer; the size of the pool limits one without ``max_tokens``.
     """
     if num_prompt >= max_model_len:
         raise ContextLengthError(

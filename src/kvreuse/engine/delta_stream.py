@@ -13,10 +13,10 @@ from kvreuse.errors import EngineClosedError, EngineUseError, RequestError
 
 
 class Mailbox:
-    """The deltas of some requests, for a reader in any thread: steps are made while it wants one.
+    """The deltas of some requests, for a reader in any thread: steps run while it waits for one.
 
-    Requests that have not ended are aborted once nobody holds the mailbox any more, whatever the
-    reason: an exception out of a signal handler, too.
+    When the last reference to the mailbox is dropped, also by an exception from a signal handler,
+    the requests that have not ended are aborted.
     """
 
     def __init__(self, thread: EngineThread) -> None:
@@ -33,9 +33,9 @@ class Mailbox:
             raise
 
     def get(self) -> Delta:
-        """The next delta, or raises the error that ended a request.
+        """The next delta; raises the error that ended a request.
 
-        RequestError where none of the requests is served any more.
+        RequestError if all requests have ended and all their deltas were read.
         """
         if self._box.items.empty():
             self._thread.order(self._box.want)
@@ -45,7 +45,7 @@ class Mailbox:
         return item
 
     def abort(self) -> list[RequestOutput]:
-        """Abort the requests that have not ended; what there is of them."""
+        """Abort the requests that have not ended; returns all results that were not read."""
         with contextlib.suppress(EngineClosedError):
             self._thread.call(self._box.abort)
         items = []
@@ -54,14 +54,14 @@ class Mailbox:
         return [one.output for one in items if isinstance(one, Delta) and one.output is not None]
 
     def __del__(self) -> None:
-        """In any thread and at any moment: the requests are aborted before the next step."""
+        """Abort the requests before the next step. Runs in any thread and at any moment."""
         if self._box.live:
             with contextlib.suppress(EngineClosedError, EngineUseError):
                 self._thread.order(self._box.abort)
 
 
 class _Box:
-    """What the engine's thread has of a mailbox. Its methods are called there."""
+    """The engine thread's side of a mailbox: its methods are called on that thread."""
 
     def __init__(self, thread: EngineThread) -> None:
         self.items: queue.SimpleQueue[Delta | Exception] = queue.SimpleQueue()
@@ -74,26 +74,26 @@ class _Box:
         return request_id
 
     def put(self, item: Delta | Exception) -> None:
-        """Something for the reader, who wants nothing more for now."""
+        """Hand ``item`` to the reader, which no longer waits."""
         if isinstance(item, Delta) and item.finished:
             self.live.discard(item.request_id)
         self.items.put(item)
-        self._thread.content(self)
+        self._thread.remove_reader(self)
 
     def want(self) -> None:
-        """The reader waits for something."""
+        """The reader waits for an item: run steps, or hand it an error if no request is left."""
         if not self.items.empty():
             return
         if self.live:
-            self._thread.want(self)
+            self._thread.add_reader(self)
         else:
-            self.items.put(RequestError("the request is not being served any more"))
+            self.items.put(RequestError("the request has already ended"))
 
     def abort(self) -> None:
-        """The reader wants nothing more, but what there is of its requests."""
+        """Abort the requests that have not ended; the reader gets their partial results."""
         for request_id in list(self.live):
             self._thread.abort(request_id)
-        self._thread.content(self)
+        self._thread.remove_reader(self)
         self.live.clear()
 
 
@@ -106,7 +106,7 @@ class DeltaStream(Iterator[Delta]):
     def __init__(
         self, ask: Ask, thread: EngineThread, on_end: Callable[[RequestOutput], None]
     ) -> None:
-        """``on_end`` gets the result, also of a stream that is closed early.
+        """``on_end`` gets the result, a partial one if the stream is closed early.
 
         RequestError for a request that can never be served.
         """
@@ -117,7 +117,7 @@ class DeltaStream(Iterator[Delta]):
         self._open = True
 
     def __next__(self) -> Delta:
-        """The next delta, computing until there is one."""
+        """The next delta; waits until one has been computed."""
         if not self._open:
             raise StopIteration
         delta = self._mailbox.get()

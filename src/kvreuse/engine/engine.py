@@ -1,4 +1,4 @@
-"""Engine: takes asks on, runs steps, and answers."""
+"""Engine: accepts requests, runs steps, and returns the tokens of the answers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kvreuse.engine.answer.answer import Answer, Answering
 from kvreuse.engine.answer.guide.guide import Guides
 from kvreuse.engine.batch import BatchBuilder
 from kvreuse.engine.bounds import checked_ids, room_for_answer
+from kvreuse.engine.exclusive import Exclusive
 from kvreuse.engine.group import Group
 from kvreuse.engine.metrics import Counters, PrefillRate
 from kvreuse.engine.request import Request
 from kvreuse.engine.scheduler import Scheduler
 from kvreuse.engine.step import StepPlan
-from kvreuse.engine.turn import Turn
 from kvreuse.errors import EngineUseError, RequestError
 from kvreuse.kv.cache import KVCache
 from kvreuse.ops.batch import BatchInput, Float32Array, Int32Array
@@ -47,7 +47,7 @@ class Runner(Protocol):
 
 
 class Handle:
-    """A request that an engine has taken on."""
+    """A request that an engine has accepted."""
 
     __slots__ = ("_engine", "request_id")
 
@@ -56,9 +56,9 @@ class Handle:
         self._engine = engine
 
     def abort(self) -> RequestOutput | None:
-        """End it now; returns what there is of it, None if it has ended already.
+        """End the request now; returns its partial result, or None if it had ended already.
 
-        One that ended in a step which failed, so that nobody has its last delta, has not yet.
+        If it ended in a step that failed before its last delta was delivered, returns its result.
         """
         return self._engine.abort(self.request_id)
 
@@ -66,9 +66,9 @@ class Handle:
 class Engine:
     """Serves many requests at once from one KV cache. Not thread-safe.
 
-    A step asks the scheduler for a plan, lets it make room, runs the batch, commits what was
-    written and takes a token for every row that samples. Pages change hands in the cache only, at
-    the scheduler's word.
+    A step gets a plan from the scheduler, lets it reserve pages, runs the batch, commits what was
+    written and samples a token for every request computed to its end. Only the cache changes the
+    owners of pages, and only the scheduler tells it to.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class Engine:
     ) -> None:
         """``tokenizer`` None: token ids in, token ids out.
 
-        ``max_num_batched_tokens`` rows a step and ``max_num_seqs`` seats, at most the runner's;
-        there are never more seats than rows.
+        ``max_num_batched_tokens`` and ``max_num_seqs`` bound the rows and the running requests of
+        a step. Both are cut to the runner's limits, and the latter to the former.
         """
         self.max_model_len = max_model_len
         self.counters = Counters()
@@ -110,18 +110,18 @@ class Engine:
         )
         self._groups: dict[str, Group] = {}  # by request id
         self._answers: dict[Request, Answer] = {}  # of requests that were admitted
-        self._outbox: deque[tuple[Group, Delta]] = deque()  # to be delivered
+        self._outbox: deque[tuple[Group, Delta]] = deque()  # not yet delivered
         self._num_added = 0
-        self._taking: str | None = None  # the request whose token is being chosen
+        self._taking: str | None = None  # the group whose token is being sampled
         self._stepping = False
-        self.turn = Turn()
-        """Who may use it now; its methods take their turn by themselves."""
+        self.exclusive = Exclusive()
+        """The lock that ``submit``, ``abort`` and ``step`` take."""
         self.suspects: tuple[str, ...] = ()
-        """The requests that a step which raised, or one that was to find out, was about."""
+        """The ids of the requests in the last step, if it raised or was called with ``among``."""
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether another step has something to do, or deltas to deliver."""
+        """Whether another step has requests to compute, or deltas to deliver."""
         return bool(self._groups or self._outbox)
 
     @property
@@ -142,12 +142,12 @@ class Engine:
     def submit(self, ask: Ask, sink: Sink | None = None) -> Handle:
         """Queue a prompt; ``sink`` gets its deltas, each in the step that made it.
 
-        RequestError, at once, for one that can never be served: an empty prompt, ids that are none
-        of the vocabulary's, more tokens than the context or more pages than the pool has or can
-        pin, a form that cannot be followed, an id that is in use. EngineUseError, as from ``step``
-        and ``abort``, where another thread uses the engine, or behind a fork.
+        RequestError, at once, for a request that can never be served: an empty prompt, ids outside
+        the vocabulary, more tokens than the context or more pages than the pool has or can pin, a
+        structured output that cannot be followed, an id that is in use. EngineUseError, as from
+        ``step`` and ``abort``, while another thread uses the engine, or in a forked process.
         """
-        with self.turn:
+        with self.exclusive:
             return self._submit(ask, sink)
 
     def _submit(self, ask: Ask, sink: Sink | None) -> Handle:
@@ -164,19 +164,19 @@ class Engine:
         if request_id is None:
             request_id = self._free_id()
         if request_id in self._groups:
-            raise RequestError(f"a request {request_id!r} is being served already")
+            raise RequestError(f"the request id {request_id!r} is in use: choose another")
         pins = self._checked_pins(ids, salt) if ask.retention.pin else frozenset()
         group = Group(ask, request_id, ids, max_tokens, sink)
         group.arrival_time, group.guide, group.pins = now, guide, pins
         self._num_added += 1
         self.counters.requests += 1
         self._groups[request_id] = group
-        self.scheduler.add(group.leader, group.unborn)
+        self.scheduler.add(group.leader, group.unforked)
         return Handle(self, request_id)
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request now, as :meth:`Handle.abort`."""
-        with self.turn:
+        with self.exclusive:
             return self._abort(request_id)
 
     def _abort(self, request_id: str) -> RequestOutput | None:
@@ -197,17 +197,17 @@ class Engine:
         return self._result(group, now)
 
     def step(self, among: Collection[str] = ()) -> list[Delta]:
-        """Compute one batch, and deliver a delta for every token it gave; returns them, too.
+        """Compute one batch, deliver a delta for every token sampled, and return these deltas.
 
-        A step that raises, as where the logits are no numbers, may be tried again: nothing is lost
-        by it but time. ``suspects`` then names the requests that it served. To find out which of
-        them it was, a step with names (``among``) serves one request only, one of those where it
-        can, and leaves it in ``suspects``. Where a sink raises, the others get their deltas with
-        the next step. A sink may submit and abort, but make no step.
+        A step that raises, for example on NaN logits, may be repeated: only time is lost.
+        ``suspects`` then has the ids of the requests in it. To find the one that fails, call
+        ``step`` with these ids (``among``): it serves one request only, one of them if possible,
+        and leaves its id in ``suspects``. If a sink raises, the remaining deltas are delivered
+        with the next step. A sink may call ``submit`` and ``abort``, but not ``step``.
         """
-        with self.turn:
+        with self.exclusive:
             if self._stepping:
-                raise EngineUseError("a step is under way: wait for its end")
+                raise EngineUseError("a step is under way: wait until it has ended")
             self._stepping = True
             try:
                 return self._step(among)
@@ -233,11 +233,11 @@ class Engine:
         return self._deliver()
 
     def check(self) -> None:
-        """Raise PageError unless every page is free, or owned by running requests and the index."""
+        """Raise PageError unless the cache's conservation law holds (:meth:`KVCache.check`)."""
         self.cache.check()
 
     def _deliver(self) -> list[Delta]:
-        """Empty the outbox."""
+        """Give the deltas of the outbox to their sinks, and return them."""
         delivered = []
         while self._outbox:
             group, delta = self._outbox.popleft()
@@ -247,13 +247,13 @@ class Engine:
         return delivered
 
     def _free_id(self) -> str:
-        """A number that is no request's."""
+        """A number, as text, that is not the id of any request."""
         while str(self._num_added) in self._groups:
             self._num_added += 1
         return str(self._num_added)
 
     def _checked_pins(self, ids: Int32Array, salt: str | None) -> frozenset[int]:
-        """The names of the pages that a pin of ``ids`` is about, beside those of who is served."""
+        """The names of the pages to pin; RequestError above the quota, promised pins included."""
         if not self.cache.enabled:
             raise RequestError("pin needs prefix caching: start without --no-enable-prefix-caching")
         self.cache.promises.expire()
@@ -261,7 +261,7 @@ class Engine:
         return self.cache.promises.check_pin(ids, salt, promised)
 
     def _run(self, plan: StepPlan) -> None:
-        """Compute ``plan``, and take a token for every row that samples."""
+        """Compute ``plan``, and sample a token for every request computed to its end."""
         if not plan.works:
             return
         for admission in plan.admitted:
@@ -289,28 +289,28 @@ class Engine:
         self._answers[request] = Answer(request, self._answering, guide)
 
     def _take(self, logits: Float32Array) -> None:
-        """Take a token for every row of ``logits``, close who is done."""
+        """Sample a token from every row of ``logits``, and close the requests that end with it."""
         now = time.perf_counter()
         for row, request in enumerate(self._batch.sampling):
             group = self._groups[request.group_id]
             takers = [request]
             self._taking = request.group_id
-            if group.unborn and request is group.leader:
+            if group.unforked and request is group.leader:
                 takers += self._fork(group)
             for taker in takers:
                 self._outbox.append((group, self._advance(taker, group, logits[row], now)))
         self._taking = None
 
     def _fork(self, group: Group) -> list[Request]:
-        """The leader has computed the prompt: its siblings, those who found seat and page."""
-        siblings, group.unborn = group.unborn, []
+        """Fork the leader, which has computed the prompt; returns the siblings that now run."""
+        siblings, group.unforked = group.unforked, []
         forked = [one for one in siblings if self.scheduler.fork(group.leader, one)]
         for sibling in forked:
             self._begin_answer(sibling, group)
         return forked
 
     def _advance(self, request: Request, group: Group, logits: Float32Array, now: float) -> Delta:
-        """Take a token; the last one closes the request."""
+        """Sample a token; close the request if it ends with it."""
         answer = self._answers[request]
         token, text = answer.advance(logits)
         first = request.first_token_time is None
@@ -336,16 +336,16 @@ class Engine:
         )
 
     def _close(self, request: Request, group: Group) -> None:
-        """The one way out, finished or aborted: its completion, the pages back, the seat free."""
+        """Finish or abort ``request``: record its completion, give back its pages and its seat."""
         layout = self.cache.pool.layout
         group.complete(request, self._answers.pop(request, None), layout)
-        if request in group.unborn:
-            group.unborn.remove(request)
+        if request in group.unforked:
+            group.unforked.remove(request)
         else:
             self.scheduler.close(request)
 
     def _result(self, group: Group, now: float) -> RequestOutput | None:
-        """The result, once all answers have ended."""
+        """The result, or None until all answers of ``group`` have ended."""
         output = group.output(now, self.cache.pool.layout, self.prefill.seconds_per_token)
         if output is not None:
             del self._groups[group.group_id]

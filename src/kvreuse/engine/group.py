@@ -1,4 +1,4 @@
-"""Group: the ``n`` answers to one prompt, and the result that they become together."""
+"""Group: the ``n`` answers to one prompt, and the RequestOutput made of them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kvreuse.ops.batch import Int32Array
 
 
 class Group:
-    """The requests that one ask becomes, one for each answer.
+    """The requests of one ask, one for each answer.
 
-    The first one, the leader, computes the prompt; the others are forked from it with its first
-    token, and ``unborn`` until then.
+    The first one, the leader, computes the prompt. The others are forked from it when it samples
+    its first token, and are in ``unforked`` until then.
     """
 
     def __init__(
@@ -30,10 +30,10 @@ class Group:
         self.requests = [
             Request(ask, group_id, prompt_ids, max_tokens, index) for index in range(ask.params.n)
         ]
-        self.unborn = self.requests[1:]
+        self.unforked = self.requests[1:]
         self.arrival_time = 0.0
         self.guide: Guide | None = None
-        """Where every answer starts in the form that it has to follow."""
+        """At the start of the structured output; every answer gets a fork. None: any text."""
         self.pins: frozenset[int] = frozenset()
         """The names of the pages that will be pinned when the request ends."""
         self._completions: dict[int, CompletionOutput] = {}
@@ -41,7 +41,7 @@ class Group:
 
     @property
     def leader(self) -> Request:
-        """Who computes the prompt."""
+        """The request that computes the prompt."""
         return self.requests[0]
 
     @property
@@ -50,7 +50,7 @@ class Group:
         return [request for request in self.requests if request.index not in self._completions]
 
     def complete(self, request: Request, answer: Answer | None, layout: KVLayout) -> None:
-        """``request`` ends, its pages still there; ``answer`` is None if it was never admitted."""
+        """Record that ``request`` ends; it still has its pages. ``answer`` None: never admitted."""
         self._completions[request.index] = CompletionOutput(
             index=request.index,
             text=answer.text if answer is not None else "",
@@ -60,7 +60,7 @@ class Group:
             logprobs=request.logprobs,
             cumulative_logprob=None if request.logprobs is None else request.cumulative_logprob,
         )
-        shared = 0  # pages that count with the leader
+        shared = 0  # pages that are counted with the leader
         if request is not self.leader:
             computed = min(request.num_prompt_tokens, request.num_computed_tokens)
             shared = computed // layout.page_size
@@ -70,7 +70,7 @@ class Group:
     def output(
         self, now: float, layout: KVLayout, seconds_per_token: float | None
     ) -> RequestOutput | None:
-        """The result, once all have ended; ``seconds_per_token`` is what prefill takes."""
+        """The result, None until all requests have ended; ``seconds_per_token`` is of prefill."""
         if len(self._completions) < len(self.requests):
             return None
         leader = self.leader

@@ -1,4 +1,4 @@
-"""What an engine measures of itself: counters since its start, and the speed of prefill."""
+"""Counters of an engine since its start, and the speed of its prefill."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ _NONE = dict.fromkeys(Reason, 0)
 
 @dataclasses.dataclass(slots=True)
 class Counters:
-    """They only grow. ``cached_tokens`` of ``prompt_tokens`` were not computed at admission."""
+    """Totals since the engine's start; they never decrease."""
 
     steps: int = 0
     """Batches computed."""
     requests: int = 0
-    """Requests taken on; refused ones are not."""
+    """Requests accepted; refused ones do not count."""
     finished: int = 0
-    """Requests that came to their own end."""
+    """Requests that ended by themselves."""
     aborted: int = 0
-    """Requests that somebody ended."""
+    """Requests that were aborted."""
     preemptions: int = 0
     """Times that a request lost its pages to an older one."""
     prompt_tokens: int = 0
     """Tokens of the prompts of admitted requests."""
     cached_tokens: int = 0
-    """Those of them that were found in the cache."""
+    """Those of them that were found in the cache at admission, so that they were not computed."""
     computed_tokens: int = 0
     """Rows that went through the model."""
     page_bytes_read: int = 0
-    """Bytes of keys and values that attention has read. What rows read together counts once."""
+    """Bytes of keys and values that attention has read; a read shared by rows counts once."""
     generated_tokens: int = 0
-    """Tokens chosen."""
+    """Tokens sampled."""
     misses: dict[Reason, int] = dataclasses.field(default_factory=_NONE.copy)
-    """Admitted requests of which more could not be reused, by reason."""
+    """Admitted requests with a miss (less than the whole prompt reused), by its reason."""
     lost_tokens: dict[Reason, int] = dataclasses.field(default_factory=_NONE.copy)
-    """Tokens of their prompts that were computed for it; the last one, always computed, aside."""
+    """Prompt tokens computed because of misses, by reason, without the last token of a prompt."""
 
     def missed(self, reason: Reason, tokens: int) -> None:
-        """A request computes ``tokens`` of its prompt that the cache did not have."""
+        """Count a request that computes ``tokens`` of its prompt that the cache did not have."""
         self.misses[reason] += 1
         self.lost_tokens[reason] += tokens
 
     def as_dict(self) -> dict[str, int]:
-        """All of them, by name; those by reason as ``misses.cold``."""
+        """All counters by name; those by reason as ``misses.cold``."""
         plain: dict[str, int] = {}
         for name, value in dataclasses.asdict(self).items():
             if isinstance(value, dict):
@@ -55,24 +55,24 @@ class Counters:
 
 
 LEAST_ROWS = 16
-"""Rows below which a step is a pass over the weights, and says nothing of a row's own cost."""
+"""Prompt rows below which a step is bound by reading weights, so that its time is ignored."""
 HALF_LIFE = 8192
-"""Rows after which a measurement counts half."""
+"""Rows after which the weight of a measurement has halved."""
 
 
 class PrefillRate:
-    """Seconds a row, over the steps that mostly computed prompts; the latest count most."""
+    """Seconds a row: an average, weighted to recent steps, over steps that mostly prefill."""
 
     def __init__(self) -> None:
         self._rows = self._seconds = 0.0
 
     @property
     def seconds_per_token(self) -> float | None:
-        """None until a step was large enough."""
+        """None until a step has been large enough to count."""
         return self._seconds / self._rows if self._rows else None
 
     def observe(self, prompt_rows: int, rows: int, seconds: float) -> None:
-        """A step computed ``rows``, of which ``prompt_rows`` were not decoding, in ``seconds``."""
+        """Count a step of ``seconds`` with ``rows`` rows, ``prompt_rows`` of them not decodes."""
         if prompt_rows < LEAST_ROWS or 2 * prompt_rows < rows:
             return
         kept = 0.5 ** (rows / HALF_LIFE)

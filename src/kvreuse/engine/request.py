@@ -21,10 +21,10 @@ class Request:
         |<------- num_computed_tokens ------->|            keys and values are in pages
         |<---------------- num_tokens --------------->|    known: the prompt, then the answer
 
-    A step computes tokens from the first cursor towards the second; when it reaches it, the row of
-    the last token gives the next one. There are no phases: a request that was preempted, or whose
-    prefix was found in the cache, has its first cursor elsewhere, and that is all. ``kv`` are its
-    pages while it runs, None while it waits.
+    A step computes tokens from the first cursor towards the second; when it reaches the second, the
+    row of the last token gives the next token. There are no prefill and decode phases: a preempted
+    request, or one whose prefix was cached, differs in its first cursor only. ``kv`` are its pages
+    while it runs, None while it waits.
     """
 
     __slots__ = (
@@ -53,7 +53,7 @@ class Request:
     def __init__(
         self, ask: Ask, group_id: str, prompt_ids: Int32Array, max_tokens: int, index: int = 0
     ) -> None:
-        """Answer ``index`` of those that were asked for as ``group_id``.
+        """Answer ``index`` of the ``ask.params.n`` answers of the group ``group_id``.
 
         ``prompt_ids`` are the checked tokens of ``ask``; at most ``max_tokens`` are generated.
         """
@@ -63,12 +63,12 @@ class Request:
         self.max_tokens = max_tokens
         self.num_prompt_tokens = self.num_tokens = len(prompt_ids)
         self.num_computed_tokens = 0
-        self.num_cached_tokens: int | None = None  # until it is admitted
-        self.miss: Miss | None = None  # why it was no more
+        self.num_cached_tokens: int | None = None  # None until it is admitted
+        self.miss: Miss | None = None  # why no more tokens were cached
         self.num_preemptions = 0
         self.kv: SeqKV | None = None
-        self.hit: Hit | None = None  # what the cache had when it was looked up last
-        self.arrival = self.turn = 0  # the scheduler's: which to serve, and to preempt, first
+        self.hit: Hit | None = None  # from its last look-up in the cache
+        self.arrival = self.turn = 0  # the scheduler's order of preemption, and of admission
         self.logprobs: list[dict[int, Logprob]] | None = None if ask.params.logprobs is None else []
         self.cumulative_logprob = 0.0
         self.first_scheduled_time: float | None = None
@@ -78,23 +78,23 @@ class Request:
 
     @property
     def request_id(self) -> str:
-        """What tells it from all others: the group's id, with the index behind it from 1 on."""
+        """The group's id; from index 1 on followed by a slash and the index."""
         return self.group_id if self.index == 0 else f"{self.group_id}/{self.index}"
 
     @property
     def params(self) -> SamplingParams:
-        """Those of the ask."""
+        """The sampling parameters of the ask."""
         return self.ask.params
 
     @property
     def seed(self) -> int | None:
-        """Of this answer: the one asked for, plus the index; None where none was asked for."""
+        """The seed of this answer: the ask's seed plus the index; None if the ask has none."""
         seed = self.ask.params.seed
         return None if seed is None else (seed + self.index) % 2**64
 
     @property
     def num_kv_tokens(self) -> int:
-        """Tokens that may come to need room in pages: all but the last that is generated."""
+        """Tokens that may need room in pages: all but the last generated one."""
         return self.num_prompt_tokens + self.max_tokens - 1
 
     @property
@@ -114,7 +114,7 @@ class Request:
 
     @property
     def ids(self) -> Int32Array:
-        """int32[num_tokens]: all that is known."""
+        """int32[num_tokens]: the prompt and the answer so far."""
         return self._tokens[: self.num_tokens]
 
     def tokens(self, start: int, end: int) -> Int32Array:
@@ -122,16 +122,16 @@ class Request:
         return self._tokens[start:end]
 
     def shared_prefix(self, other: Request) -> int:
-        """Tokens that both know and that are the same, from the first one on."""
+        """The length of the longest common prefix of both requests' tokens."""
         length = min(self.num_tokens, other.num_tokens)
         differ = self._tokens[:length] != other._tokens[:length]
         first = int(differ.argmax()) if length else 0
         return first if length and differ[first] else length
 
     def append(self, token: int) -> None:
-        """Put the next token at the end of the answer.
+        """Append the next token to the answer.
 
-        The first one brings room for all that may follow, so that a token allocates nothing.
+        The first one allocates room for all ``max_tokens``; later ones allocate nothing.
         """
         if len(self._tokens) == self.num_prompt_tokens:
             grown = np.empty(self.num_prompt_tokens + self.max_tokens, dtype=np.int32)

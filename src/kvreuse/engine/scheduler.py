@@ -1,4 +1,4 @@
-"""Scheduler: which tokens of which requests the next step computes, and who has to wait."""
+"""Scheduler: decides which tokens of which requests the next step computes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from kvreuse.kv.cache import Copy, KVCache
 from kvreuse.kv.hit import Hit
 
 EXAMINED = 64
-"""Waiting requests that one plan looks at, so that its cost does not grow with the queue."""
+"""Waiting requests that one plan examines, so that its cost does not grow with the queue."""
 
 
 class Scheduler:
-    """Shares out one token budget a step: decoding first, then chunks of prompts, then admission.
+    """Continuous batching with one token budget a step: decodes, prefill chunks, then admissions.
 
-    ``plan`` decides and touches nothing; ``begin`` opens, reserves and preempts; after the runner
-    has run, ``finish`` commits. Memory goes by seniority: who arrived first may preempt
-    who arrived last, never the other way round, so that the oldest always gets on and every
-    request comes to its end. A preempted request keeps its tokens and queues again; its pages stay
-    findable, so that it resumes where it was unless somebody needed them.
+    ``plan`` decides and changes nothing; ``begin`` opens sequences, reserves pages and preempts;
+    after the runner has run, ``finish`` commits. A request may preempt only requests that arrived
+    after it, so the oldest one always progresses and every request ends. A preempted request keeps
+    its tokens and is queued again; its pages stay in the prefix cache, so that it resumes where it
+    was unless they were evicted. A *seat* is one of ``max_num_seqs`` places for running requests.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Scheduler:
         self._counters = counters
         self._running: list[Request] = []  # the oldest first
         self._waiting = WaitingQueue()
-        self._copies: dict[Request, Sequence[Copy]] = {}  # of the forked, for the next step
+        self._copies: dict[Request, Sequence[Copy]] = {}  # of forked requests, for the next step
         self._num_arrived = 0
 
     @property
@@ -48,7 +48,7 @@ class Scheduler:
 
     @property
     def waiting(self) -> WaitingQueue:
-        """The requests that hold none."""
+        """The requests that hold no pages."""
         return self._waiting
 
     def add(self, request: Request, siblings: Sequence[Request] = ()) -> None:
@@ -59,9 +59,9 @@ class Scheduler:
         self._queue(request)
 
     def fork(self, request: Request, sibling: Request) -> bool:
-        """Let ``sibling``, of the same tokens, go on from where ``request`` is.
+        """Start ``sibling``, which has the same tokens, where ``request`` is.
 
-        False: there is no seat or no page for it now, it waits as any other.
+        False: there is no free seat or page, and ``sibling`` was queued instead.
         """
         forked = None
         if len(self._running) < self._seats:
@@ -77,7 +77,7 @@ class Scheduler:
         return True
 
     def close(self, request: Request) -> None:
-        """Forget a request, ended or aborted; its pages are free, or evictable, at once."""
+        """Remove a request that ended or was aborted; its pages become free, or evictable."""
         if request.kv is None:
             self._waiting.remove(request)
         else:
@@ -105,7 +105,7 @@ class Scheduler:
         return StepPlan(tuple(works), tuple(admitted))
 
     def begin(self, plan: StepPlan) -> StepPlan:
-        """Make room for ``plan``; what it could not have is left out of the plan returned."""
+        """Reserve pages for ``plan``; returns the part of it for which there was room."""
         if not plan.admitted and not self._copies and self._has_room(plan):
             return plan
         works, preempted = [], False
@@ -130,24 +130,24 @@ class Scheduler:
         return StepPlan(tuple(works), tuple(admitted), copies=tuple(copies))
 
     def finish(self, plan: StepPlan) -> None:
-        """The tokens of ``plan`` are in pages."""
+        """Commit the tokens of ``plan``, which the runner has written."""
         for request, rows in plan.works:
             assert request.kv is not None
             self._cache.commit(request.kv, request.ids, rows)
             request.num_computed_tokens += rows
 
     def retract(self) -> None:
-        """A step failed on its way: who runs goes back to the queue.
+        """A step failed: put all running requests back into the queue.
 
-        So nobody relies on copies that may not have been made, or waits for a token that nobody
-        will choose; what was written before is still findable.
+        So no request relies on copies that may not have been made, or waits for a token that will
+        not be sampled. Pages committed before stay in the prefix cache.
         """
         for request in list(self._running):
             self._leave(request)
             self._queue(request)
 
     def _plan_admission(self, budget: Budget, behind: list[Request]) -> list[Admission]:
-        """Who of the waiting gets a seat; ``behind`` are running and not yet decoding."""
+        """The waiting requests to admit; ``behind`` are the running ones that do not decode yet."""
         admitted: list[Admission] = []
         seats = self._seats - len(self._running)
         if budget.left == 0 or seats <= 0 or not self._waiting:
@@ -167,7 +167,7 @@ class Scheduler:
             hit = self._look_up(request)
             alone = not (self._running or admitted)
             if hit.pages > available and not alone:
-                break  # nobody behind it may take what it waits for
+                break  # no later request may take the pages it waits for
             rows = budget.spend(request.num_tokens - hit.tokens)
             admitted.append(Admission(request, rows, hit))
             leaders.append((request, hit.tokens))
@@ -176,11 +176,10 @@ class Scheduler:
         return admitted
 
     def _follows(self, request: Request, leaders: list[tuple[Request, int]]) -> bool:
-        """Whether ``request`` should wait for a page that another one is about to fill.
+        """Whether ``request`` should wait for a page that another request will fill.
 
-        ``leaders`` are (request, tokens computed). Once all pages that both share are full there
-        is nothing left to wait for; when a leader goes, the next in turn takes over from what it
-        left.
+        ``leaders`` are (request, tokens computed). ``request`` waits until all full pages that both
+        prompts share are computed, or the leader ends; then it reuses the pages computed so far.
         """
         size = self._cache.page_size
         return self._cache.enabled and any(
@@ -190,13 +189,13 @@ class Scheduler:
         )
 
     def _growth(self, request: Request, pages: int) -> int:
-        """Pages beyond ``pages`` that it will ask for: for known tokens, and one to grow into."""
+        """Pages beyond ``pages`` to hold back: for its known tokens, and one to grow into."""
         size = self._cache.page_size
         tokens = min(request.num_tokens + size, request.num_kv_tokens)
         return max(0, -(-tokens // size) - pages)
 
     def _has_room(self, plan: StepPlan) -> bool:
-        """Whether all running requests have the pages they need already, as in most steps."""
+        """Whether all requests of ``plan`` have their pages reserved, as in most steps."""
         for request, rows in plan.works:
             kv = request.kv
             if kv is None or kv.written + rows > kv.reserved:
@@ -204,9 +203,9 @@ class Scheduler:
         return True
 
     def _make_room(self, request: Request, rows: int) -> tuple[int, bool]:
-        """Reserve up to ``rows``, preempting who is younger where there is room for none.
+        """Reserve room for up to ``rows`` tokens, preempting younger requests if there is none.
 
-        Returns how many they became, and whether somebody was preempted.
+        Returns how many were granted, and whether any request was preempted.
         """
         preempted = False
         while request.kv is not None:
@@ -216,17 +215,17 @@ class Scheduler:
             youngest = self._running[-1]
             if youngest is request:
                 if request is self._running[0] and self._cache.promises.give_up(1):
-                    continue  # nobody is left that could make room
-                return 0, preempted  # it waits with its pages, for those who came before it
+                    continue  # no request is left to preempt, so pins give way
+                return 0, preempted  # it keeps its pages and waits for older requests
             preempted = True
             self._counters.preemptions += 1
             youngest.num_preemptions += 1
             self._leave(youngest)
             self._queue(youngest)
-        return 0, preempted  # preempted by an older one in this very step
+        return 0, preempted  # an older request preempted it in this step
 
     def _reserve(self, request: Request, rows: int) -> int:
-        """Reserve room for up to ``rows`` more tokens; how many it became."""
+        """Reserve room for up to ``rows`` more tokens; returns for how many there is room."""
         kv = request.kv
         assert kv is not None
         room = kv.reserved - kv.written
@@ -237,7 +236,7 @@ class Scheduler:
         return rows if rows and self._cache.reserve(kv, rows) else room
 
     def _admit(self, admission: Admission, copies: list[Copy]) -> int:
-        """Open a request and reserve rows for it, as many as there is room for, maybe none."""
+        """Open a request, reserve room for its rows, return how many; 0: it stays in the queue."""
         request, rows, hit = admission
         request.kv, its_copies = self._cache.open(hit)
         written = request.kv.written
@@ -263,7 +262,7 @@ class Scheduler:
         bisect.insort(self._running, request, key=operator.attrgetter("arrival"))
 
     def _leave(self, request: Request, retention: Retention | None = None) -> None:
-        """Close a running request; one that will be back (None) keeps its priority only."""
+        """Close a running request; None: it will be queued again, so only its priority counts."""
         assert request.kv is not None
         self._running.remove(request)
         retention = retention or request.ask.retention.interrupted
@@ -276,7 +275,7 @@ class Scheduler:
         self._waiting.add(request, self._look_up(request).tokens)
 
     def _look_up(self, request: Request) -> Hit:
-        """What the cache holds of ``request`` now; matched again only if that may have changed."""
+        """The cache's hit for ``request`` now; looked up again only if the cache has changed."""
         hit = self._cache.lookup(request.ids, request.ask.cache_salt, request.hit)
         request.hit = hit
         return hit

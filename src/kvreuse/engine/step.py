@@ -1,4 +1,4 @@
-"""What the scheduler plans: the work of one step, within one budget."""
+"""StepPlan and Budget: the work of one step, within one budget of rows."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from kvreuse.kv.hit import Hit
 from kvreuse.ops.batch import Copy
 
 ENOUGH_ROWS = 128
-"""Rows with which a step is busy computing rather than reading weights."""
+"""Rows from which a step is bound by compute, not by reading the weights."""
 
 
 class Work(NamedTuple):
-    """``rows`` tokens of ``request`` to compute, from its first cursor on."""
+    """Compute the next ``rows`` tokens of ``request``."""
 
     request: Request
     rows: int
 
 
 class Admission(NamedTuple):
-    """Open ``request`` by ``hit``, what the cache holds of it, and compute ``rows`` more tokens."""
+    """Open ``request`` with its cache ``hit``, and compute the next ``rows`` tokens."""
 
     request: Request
     rows: int
@@ -29,7 +29,7 @@ class Admission(NamedTuple):
 
 
 class StepPlan(NamedTuple):
-    """One step. As planned ``works`` are of running requests; as begun, of all it computes."""
+    """One step. When planned, ``works`` has the running requests; when begun, the admitted too."""
 
     works: tuple[Work, ...]
     admitted: tuple[Admission, ...] = ()
@@ -37,15 +37,15 @@ class StepPlan(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The group ids of those it serves, each once."""
+        """The group ids of the requests in the step, each once."""
         requests = [work.request for work in self.works]
         requests += [admission.request for admission in self.admitted]
         return tuple(dict.fromkeys(request.group_id for request in requests))
 
     def alone(self, names: Collection[str]) -> StepPlan:
-        """The same for one group only: the first of ``names`` in it, or else the first of all.
+        """The plan for one group only: the first that is in ``names``, or else the first of all.
 
-        For a plan that has not begun.
+        Only for a plan that has not begun.
         """
         chosen = next((name for name in self.names if name in names), self.names[0])
         return StepPlan(
@@ -55,19 +55,19 @@ class StepPlan(NamedTuple):
 
 
 class Budget:
-    """Rows of prompts that a step may still have.
+    """Rows of prompts (chunked prefill) that a step may still take.
 
     A prompt's first token comes at the end of its step, and beyond ``ENOUGH_ROWS`` a row costs the
-    same in a small step as in a large one. So once a prompt is complete, and that many rows are in
-    the step, the next prompts wait for the next step: the first ones get their tokens sooner, the
-    last ones no later.
+    same in a small step as in a large one. So once a prompt is complete and the step has that many
+    rows, further prompts wait for the next step: the first ones get their tokens sooner, the last
+    ones no later.
     """
 
     def __init__(self, rows: int) -> None:
         self._rows = self.left = rows
 
     def spend(self, wanted: int) -> int:
-        """Rows for a prompt that needs ``wanted`` to be complete."""
+        """Take rows for a prompt that needs ``wanted`` more; returns how many it gets."""
         rows = min(self.left, wanted)
         self.left -= rows
         if rows == wanted and self._rows - self.left >= ENOUGH_ROWS:

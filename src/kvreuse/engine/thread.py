@@ -1,4 +1,4 @@
-"""EngineThread: the thread that an engine lives in, whoever asks it."""
+"""EngineThread: the only thread that uses an engine; other threads give it orders."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Inbox(Protocol):
 
 
 class EngineThread:
-    """Carries out orders between steps, and makes steps while somebody wants them.
+    """Carries out orders (functions) between steps, and runs steps while a reader waits for deltas.
 
-    Python's signal handlers run in the main thread only: whatever they raise, a step that is under
-    way comes to its end, and no page is lost. Where a step fails, the requests in it are served one
-    by one until each has had its turn: only the one that fails by itself ends with the error.
+    Python's signal handlers run in the main thread only, so an exception from one never interrupts
+    a step, and no page is lost. If a step fails, its requests are then served one at a time: only a
+    request that fails alone ends with the error.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class EngineThread:
         on_put: Callable[[], None] | None = None,
         on_end: Callable[[RequestOutput], None] | None = None,
     ) -> None:
-        """``always``: requests are served whether anybody wants it or not.
+        """``always``: run steps even while no reader waits.
 
         ``on_step`` sees the deltas of every step before they are put into the inboxes, ``on_put``
         is called after that, ``on_end`` gets the result of every request that ends, also of one
@@ -51,35 +51,35 @@ class EngineThread:
         self._always = always
         self._on_step, self._on_put, self._on_end = on_step, on_put, on_end
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._gate = threading.Lock()  # of orders, so that none comes when the last was taken
+        self._gate = threading.RLock()  # held to put an order, so that none comes after the last
         self._process = os.getpid()
         self._open = True
         self._started = False
-        self._moved = time.monotonic()  # when a step or a rest began
+        self._moved = time.monotonic()  # when it last began a step or took an order
         self._thread = threading.Thread(target=self._work, name="kvreuse engine", daemon=True)
-        # What follows is the thread's, as the engine is.
+        # Only the thread uses what follows, and the engine.
         self._inboxes: dict[str, Inbox] = {}
-        self._post: list[tuple[Inbox, Delta]] = []  # of the step that is under way
-        self._suspects: set[str] = set()  # who has yet to be served alone
-        self._readers: set[Inbox] = set()  # who wants steps
+        self._post: list[tuple[Inbox, Delta]] = []  # deltas of the step under way
+        self._suspects: set[str] = set()  # ids of requests still to be served alone
+        self._readers: set[Inbox] = set()  # those that wait for deltas
 
     @property
     def alive(self) -> bool:
-        """Whether it takes orders."""
+        """Whether the thread accepts orders."""
         return self._open
 
     @property
     def stalled(self) -> float:
-        """Seconds since it last began a step, while it has something to do; else 0."""
+        """Seconds since the thread last began a step or took an order; 0 if it has no work."""
         if not self._open:
             return 0.0
         busy = self._engine.has_unfinished or not self._orders.empty()
         return time.monotonic() - self._moved if busy else 0.0
 
     def order(self, function: Callable[[], None]) -> None:
-        """Have ``function``, which must not raise, called between two steps.
+        """Call ``function``, which must not raise, on the thread between two steps; do not wait.
 
-        EngineClosedError where the thread has ended, EngineUseError behind a fork.
+        EngineClosedError if the thread has been stopped, EngineUseError in a forked process.
         """
         if self._process != os.getpid():
             raise EngineUseError("it was loaded before this process was forked: load it here")
@@ -92,23 +92,26 @@ class EngineThread:
                 self._thread.start()
 
     def call(self, function: Callable[[], T]) -> T:
-        """What ``function`` returns or raises, called between two steps; waits for it."""
+        """Call ``function`` on the thread between two steps; return or raise what it does."""
         replies: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
-        def obey() -> None:
+        def run() -> None:
             try:
                 replies.put((function(), None))
-            except BaseException as error:  # raised again by who waits
+            except BaseException as error:  # raised again in the caller's thread
                 replies.put((None, error))
 
-        self.order(obey)
+        self.order(run)
         result, error = replies.get()
         if error is not None:
             raise error
-        return result  # type: ignore[return-value]  # None only where T has it
+        return result  # type: ignore[return-value]  # None only if T allows it
 
     def stop(self) -> None:
-        """Abort what is being served and take no more orders. It ends after its step."""
+        """Refuse new orders; the thread ends after its step and the orders before this call.
+
+        Requests that have not ended get EngineClosedError.
+        """
         with self._gate:
             if not self._open:
                 return
@@ -119,16 +122,22 @@ class EngineThread:
                 del self._engine
 
     def join(self) -> None:
-        """Wait for its end."""
-        if self._started and self._process == os.getpid():
+        """Wait until the thread has ended; called on the thread itself, return at once."""
+        started = self._started and self._process == os.getpid()
+        if started and threading.current_thread() is not self._thread:
             self._thread.join()
+
+    def end(self) -> None:
+        """Stop the thread and wait until it has ended."""
+        self.stop()
+        self.join()
 
     # What follows is called on the thread.
 
     def submit(self, ask: Ask, inbox: Inbox) -> str:
         """Queue ``ask``, whose deltas go to ``inbox``; returns the request's id."""
         if self._always:  # steps of another thread would serve its requests
-            self._engine.turn.claim()
+            self._engine.exclusive.claim()
 
         def sink(delta: Delta) -> None:
             self._post.append((inbox, delta))
@@ -141,28 +150,28 @@ class EngineThread:
         return request_id
 
     def abort(self, request_id: str) -> None:
-        """End a request; its inbox gets a last delta with what there is of the answer."""
+        """End a request; its inbox gets a last delta with the partial result."""
         output = self._remove(request_id)
         inbox = self._pop(request_id)
         if output is not None and inbox is not None:
             inbox.put(Delta(request_id, "", (), output))
 
     def drop(self, request_id: str, inbox: Inbox) -> None:
-        """Nobody reads ``inbox`` any more."""
+        """Abort a request whose ``inbox`` is no longer read."""
         if self._inboxes.get(request_id) is inbox:
             self._remove(request_id)
             self._pop(request_id)
 
-    def want(self, reader: Inbox) -> None:
-        """``reader`` wants steps, until :meth:`content`."""
+    def add_reader(self, reader: Inbox) -> None:
+        """Run steps, as long as there are requests, until ``reader`` is removed."""
         self._readers.add(reader)
 
-    def content(self, reader: Inbox) -> None:
-        """``reader`` has what it wanted."""
+    def remove_reader(self, reader: Inbox) -> None:
+        """``reader`` waits no longer."""
         self._readers.discard(reader)
 
     def _work(self) -> None:
-        """Orders, then a step, again and again. Whatever ends it, nobody waits on."""
+        """Carry out orders, then run a step, in a loop. When it ends, no caller is left waiting."""
         try:
             while self._obey():
                 self._moved = time.monotonic()
@@ -175,10 +184,10 @@ class EngineThread:
                 if order is not None:
                     order()
             self._fail(list(self._inboxes), EngineClosedError())
-            del self._engine  # whoever still holds the thread holds no pages
+            del self._engine  # a reference to the thread must not keep the pages
 
     def _obey(self) -> bool:
-        """Carry out orders; wait for one where there is nothing to do. False: it was the last."""
+        """Carry out the queued orders, or wait for one if no step is due. False: stop."""
         while not (self._busy and self._orders.empty()):
             order = self._orders.get()
             self._moved = time.monotonic()
@@ -202,7 +211,7 @@ class EngineThread:
         if self._on_step is not None:
             self._on_step(deltas)
         post, self._post = self._post, []
-        for inbox, delta in post:  # only now: who reads it may use the engine
+        for inbox, delta in post:  # after the step, since the reader may use the engine
             if delta.output is not None:
                 self._pop(delta.request_id)
                 self._suspects.discard(delta.request_id)
@@ -212,7 +221,7 @@ class EngineThread:
             self._on_put()
 
     def _blame(self, error: Exception) -> None:
-        """A step failed: end the request that it served, or serve them one by one."""
+        """A step failed: end its only request, or serve its requests one at a time from now on."""
         names = self._engine.suspects
         if len(names) == 1:
             self._fail(names, error)
@@ -222,7 +231,7 @@ class EngineThread:
             self._fail(list(self._inboxes), error)
 
     def _fail(self, request_ids: Sequence[str], error: Exception) -> None:
-        """These cannot go on: tell them."""
+        """End these requests; their inboxes get ``error``."""
         for request_id in request_ids:
             self._remove(request_id)
             inbox = self._pop(request_id)
@@ -238,10 +247,10 @@ class EngineThread:
     def _release(self) -> None:
         """Let other threads use the engine where it serves nothing of this one."""
         if self._always and not self._inboxes:
-            self._engine.turn.owner = None
+            self._engine.exclusive.owner = None
 
     def _remove(self, request_id: str) -> RequestOutput | None:
-        """Take a request out of the engine; what there is of it."""
+        """Abort a request in the engine; returns its partial result, None if it has ended."""
         self._suspects.discard(request_id)
         output = self._engine.abort(request_id)
         if output is not None:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class AsyncEngine:
-    """``async for`` streams over an :class:`Engine`, which nobody else may use meanwhile.
+    """``async for`` streams over an :class:`Engine`, which no other caller may use meanwhile.
 
     ::
 
@@ -26,7 +26,7 @@ class AsyncEngine:
             async for delta in engine.stream(Ask(prompt_ids, params)):
                 print(delta.text, end="")
 
-    Enter it on a running event loop, and use it on that one.
+    Enter it on a running event loop, and use it on that loop only.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class AsyncEngine:
         on_step: Callable[[Sequence[Delta]], None] | None = None,
         on_end: Callable[[RequestOutput], None] | None = None,
     ) -> None:
-        """``on_step`` sees the deltas of every step, in the engine's thread, and must be quick.
+        """``on_step`` gets the deltas of every step, on the engine's thread, and must be quick.
 
         ``on_end`` gets what there is of every request that ends, also one that was aborted or
         failed, on the event loop: after ``on_step`` has seen its last delta, and before its reader
@@ -60,25 +60,25 @@ class AsyncEngine:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Abort what is being served, let the step under way end, stop the thread."""
+        """Stop the thread after the step under way; abort the requests that have not ended."""
         self._thread.stop()
         await self._loop.run_in_executor(None, self._thread.join)
 
     @property
     def stalled(self) -> float:
-        """Seconds since the thread last began a step, while it has something to do; else 0."""
+        """Seconds since the thread last began a step or took an order; 0 if it has no work."""
         return self._thread.stalled
 
     @property
     def alive(self) -> bool:
-        """Whether the thread takes orders."""
+        """Whether the thread accepts orders."""
         return self._thread.alive
 
     async def stream(self, ask: Ask) -> AsyncGenerator[Delta, None]:
         """The deltas of one request as they come; the last one has the result as ``output``.
 
-        RequestError for a request that can never be served, EngineClosedError where the engine has
-        ended. A stream that is closed or cancelled before its end aborts its request.
+        RequestError for a request that can never be served, EngineClosedError if the engine has
+        ended. Closing or cancelling the stream before its end aborts the request.
         """
         inbox = _Inbox(self, last_only=False)
         finished = False
@@ -95,7 +95,7 @@ class AsyncEngine:
                 self._drop(inbox)
 
     async def answer(self, ask: Ask) -> RequestOutput:
-        """The result of one request, without what a stream costs; else as :meth:`stream`."""
+        """The result of one request, as :meth:`stream` but without a wake-up for every delta."""
         inbox = _Inbox(self, last_only=True)
         finished = False
         try:
@@ -111,7 +111,7 @@ class AsyncEngine:
                 self._drop(inbox)
 
     async def abort(self, *request_ids: str) -> None:
-        """End requests; each stream gets a last delta with what there is of its answer."""
+        """End requests; each stream gets a last delta with its partial result."""
 
         def abort() -> None:
             for request_id in request_ids:
@@ -121,25 +121,25 @@ class AsyncEngine:
         await self.call(abort)
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Have the thread call something between two steps; its result, or what it raised.
+        """Call ``function`` on the thread between two steps; return or raise what it does.
 
-        The only way to look at the engine's cache. EngineClosedError where the engine has ended.
+        The only way to read the engine's cache. EngineClosedError if the engine has ended.
         """
         future: asyncio.Future[T] = self._loop.create_future()
 
-        def obey() -> None:
+        def run() -> None:
             try:
                 result = function()
-            except BaseException as error:  # raised again by who waits
+            except BaseException as error:  # raised again on the event loop
                 self._tell(_settle, future, None, error)
             else:
                 self._tell(_settle, future, result, None)
 
-        self._thread.order(obey)
+        self._thread.order(run)
         return await future
 
     def _drop(self, inbox: _Inbox) -> None:
-        """Nobody reads ``inbox`` any more."""
+        """Abort the request of ``inbox``, which is no longer read."""
 
         def drop() -> None:
             if inbox.request_id is not None:
@@ -149,11 +149,11 @@ class AsyncEngine:
             self._thread.order(drop)
 
     def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Call something on the event loop, from the thread."""
+        """Schedule ``call`` on the event loop, from the thread."""
         self._loop.call_soon_threadsafe(call, *arguments)
 
     def _deliver(self) -> None:
-        """Have the loop put what there is for its readers where they wait for it."""
+        """Hand the posted deltas to the event loop, which puts them into their inboxes."""
         if self._post:
             self._tell(_put_all, self._post)
             self._post = []
@@ -164,13 +164,13 @@ class AsyncEngine:
 
 
 class _Inbox:
-    """The deltas of one request, or the error that ended it, for who reads them on the loop."""
+    """The deltas of one request, or the error that ended it, for its reader on the event loop."""
 
     def __init__(self, engine: AsyncEngine, *, last_only: bool) -> None:
-        """``last_only``: nobody wants but the delta with the result."""
+        """``last_only``: keep only the delta with the result."""
         self.items: asyncio.Queue[Delta | Exception] = asyncio.Queue()
         self.request_id: str | None = None
-        """None: its request has not been taken on."""
+        """None until the engine has accepted the request."""
         self._engine = engine
         self._last_only = last_only
 
@@ -179,7 +179,7 @@ class _Inbox:
         self.request_id = self._engine._thread.submit(ask, self)
 
     def put(self, item: Delta | Exception) -> None:
-        """On the thread: deltas of a step go to the loop together."""
+        """Called on the thread. Deltas of one step go to the event loop together."""
         if isinstance(item, Exception):
             self._engine._deliver()
             self._engine._tell(self.items.put_nowait, item)
@@ -193,10 +193,10 @@ def _put_all(post: Sequence[tuple[_Inbox, Delta]]) -> None:
 
 
 def _settle(future: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:
-    """Give the one who waits for ``future``, if somebody still does, its result."""
+    """Set the result or the error of ``future``, unless it was cancelled."""
     if future.cancelled():
         return
     if error is not None:
         future.set_exception(error)
     else:
-        future.set_result(result)  # type: ignore[arg-type]  # None only where T has it
+        future.set_result(result)  # type: ignore[arg-type]  # None only if T allows it

@@ -1,1 +1,1 @@
-"""The KV cache: pages, who owns them, how they are found again, and which of them go first."""
+"""The KV cache: pages, their owners, the prefix index that finds them, and their eviction."""

@@ -1,13 +1,14 @@
-"""KVCache: the only place where pages change hands.
+"""KVCache: the only place where the owners of pages change.
 
-Who owns a page::
+The owners of a page::
 
     free list --reserve--> a table --commit (full) or close (tail)--> the table and the index
         ^                     |                                                 |
         |<----- close --------+                                     close: the index alone
         |<----------------------------- evict ----------------------------------+
 
-A page counts its owners: tables, sequences that will copy from it, pins, and the index.
+The reference count of a page is the number of its owners: page tables, sequences that will copy
+from it, pins, and the index.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from kvreuse.kv.sequence import SeqKV
 
 Pages = npt.NDArray[np.int32]
 Copy = tuple[int, int, int]
-"""(source page, destination page, tokens): the first rows of a page that another needs as well."""
+"""(source page, destination page, tokens): copy the first ``tokens`` rows of a page."""
 
 
 _PAGES_A_SPARE = 256
 _MOST_SPARE = 16
-"""Pages that are evicted at once, where that is a small part of the pool: many are cheaper."""
+"""Pages evicted together, at most a 256th of the pool: one call for many pages is cheaper."""
 
 
 class KVCache:
     """Verbs over a pool: lookup, open, fork, reserve, commit, close. Not thread-safe.
 
-    The conservation law (:meth:`check`) holds after every method, also one that raised: free and
-    owned pages are all pages, a page's count is the number of its owners, every page that is
-    found in full is full, and no tokens lie in two pages of the index.
+    The conservation law (:meth:`check`) holds after every method, also one that raised: every page
+    is either free or owned, its count is the number of its owners, every full page of the index has
+    been written in full, and no two pages of the index hold the same tokens.
     """
 
     def __init__(
@@ -59,10 +60,10 @@ class KVCache:
         cost_growth: float = 0.0,
         digest: Hash = sha256,
     ) -> None:
-        """``namespace`` is everything but tokens and salt that the bits of a page depend on.
+        """``namespace`` identifies everything but tokens and salt that a page's bits depend on.
 
-        ``cost_growth`` is what each token before a token adds to the time of computing it, as a
-        part of what a first token takes.
+        ``cost_growth`` is the time that each earlier token adds to computing a token, as a share of
+        the time of a first token.
         """
         self.namespace = namespace
         self.enabled = enable_prefix_caching
@@ -71,8 +72,8 @@ class KVCache:
         self.num_evicted = 0
         """Pages evicted so far."""
         self.num_merged = 0
-        """Pages given back so far because another held the same tokens."""
-        self._version = 0  # moves with every change that a look-up could see
+        """Pages given back so far because another page held the same tokens."""
+        self._version = 0  # changes with everything that may change a look-up
         self._page_bytes = self.page_size * TOKEN_BYTES
         self._index = PrefixIndex(namespace, pool.num_pages, self.page_size, digest)
         self._evictor = Evictor(
@@ -83,7 +84,7 @@ class KVCache:
             cost_growth * self.page_size,
         )
         self.promises = Promises(pool, self._index, self._evictor, self._drop)
-        """Pages that are pinned, and moments at which pages are to go."""
+        """Pinned pages, and sessions that end at some time."""
         self._sequences: set[SeqKV] = set()
         self._in_flight = InFlight()
 
@@ -99,13 +100,13 @@ class KVCache:
 
     @property
     def num_available(self) -> int:
-        """Pages that :meth:`reserve` can give."""
+        """Free and evictable pages: those that :meth:`reserve` can use."""
         return self.pool.num_free + self._evictor.num_idle
 
     def lookup(self, ids: Tokens, salt: str | None = None, known: Hit | None = None) -> Hit:
-        """What is resident of ``ids``, by its tokens. Changes nothing.
+        """Find the longest resident prefix of ``ids``. Changes nothing.
 
-        ``known``, an earlier hit of the same prompt, is returned if it still holds.
+        ``known``, an earlier hit of the same prompt, is returned if it is still valid.
         """
         if known is not None and known.version == self._version:
             return known
@@ -126,13 +127,12 @@ class KVCache:
         return Hit(found, taken, miss, tokens, salt, match, self._version)
 
     def open(self, hit: Hit) -> tuple[SeqKV, list[Copy]]:
-        """A sequence that starts with what is resident of the prompt of ``hit``.
+        """Start a sequence with the resident prefix of the prompt of ``hit``.
 
-        Pages of ``hit`` that were evicted meanwhile are left out. Where prompts part inside a
-        page, its shared rows belong into a page of the sequence's own: the copies returned must be
-        done before anything is computed for it. Their source is kept until the first
-        :meth:`commit`, or :meth:`close`. Without a page to be had for them those rows are not
-        reused.
+        Pages of ``hit`` that were evicted meanwhile are left out. Rows of a page that the prompt
+        shares only in part are copied to a new page (copy-on-write): the copies returned must be
+        done before the sequence is computed. Their source is kept until the first :meth:`commit`,
+        or :meth:`close`. If no page is free or evictable, these rows are not reused.
         """
         if not self.enabled:
             return self._started(SeqKV(self.page_size, None, []), hit.prompt), []
@@ -150,10 +150,10 @@ class KVCache:
         return self._started(seq, hit.prompt), copies
 
     def fork(self, seq: SeqKV, ids: Tokens) -> tuple[SeqKV, list[Copy]] | None:
-        """Another sequence with all that ``seq`` has written; None if there is no page for it.
+        """Start a sequence with everything that ``seq`` has written; None if no page is left.
 
-        Full pages are shared; rows of an unfilled page are copied, as in :meth:`open`. ``seq``
-        must have committed something, so that its own copies are done.
+        Full pages are shared; rows of an unfilled page are copied, as in :meth:`open`. ``seq`` must
+        have committed at least once, so that its own copies are done; else PageError.
         """
         seq.check_open()
         if seq.source is not None:
@@ -164,7 +164,7 @@ class KVCache:
         owned = self._alloc(1) if rows else []
         if owned is None:
             return None
-        self.pool.retain(pages[:full])  # ``seq`` has them, so they do not rest
+        self.pool.retain(pages[:full])  # ``seq`` owns them, so they are not idle
         forked = SeqKV(self.page_size, seq.node, pages[:full], seq.root)
         if source is None:
             return self._started(forked, token_bytes(ids)), []
@@ -175,7 +175,7 @@ class KVCache:
         return self._started(forked, token_bytes(ids)), [(source, owned[0], rows)]
 
     def reserve(self, seq: SeqKV, n: int) -> bool:
-        """Room for ``n`` tokens after those written, evicting as needed; False: nothing changed."""
+        """Get pages for ``n`` more tokens, evicting as needed; False, nothing changed, if none."""
         seq.check_open()
         missing = self.pool.layout.pages_for(seq.written + n) - seq.num_pages
         if missing <= 0:
@@ -187,11 +187,11 @@ class KVCache:
         return True
 
     def commit(self, seq: SeqKV, ids: Tokens, n: int) -> None:
-        """``n`` more tokens are written, and the copies of :meth:`open` are done.
+        """Record that ``n`` more tokens are written, and that the copies of :meth:`open` are done.
 
-        ``ids`` are all tokens known of the sequence, from its first on. Pages that became full
-        can be found from now on; one whose tokens the index has already is given back, and the
-        table names the index's page instead.
+        ``ids`` are all known tokens of the sequence, from its first on. Pages that became full are
+        put into the index. If the index already has a page with these tokens, the table refers to
+        that page instead, and the other is given back.
         """
         seq.check_open()
         written = seq.written + n
@@ -216,10 +216,10 @@ class KVCache:
         retention: Retention = DEFAULT_RETENTION,
         num_prompt_tokens: int = 0,
     ) -> None:
-        """The one way out: finish, abort, preempt. The unfilled last page stays as a tail.
+        """End a sequence: finished, aborted or preempted. Its unfilled page stays as a tail.
 
-        Its pages are free, or evictable unless others use them too. ``retention`` says how long
-        they should stay, ``num_prompt_tokens`` how many tokens a pin is about.
+        Its pages become evictable, or free, unless others own them too. ``retention`` says how long
+        they should stay; a pin covers the first ``num_prompt_tokens`` tokens.
         """
         seq.check_open()
         kept = self.enabled and seq.source is None
@@ -242,7 +242,7 @@ class KVCache:
         seq.node = seq.root = None
 
     def clear(self) -> int:
-        """Forget every page that no sequence uses; how many those were."""
+        """Evict every page that only the index owns; returns how many there were."""
         return self._evict(self.num_evictable)
 
     def prefixes(self, limit: int) -> list[Prefix]:
@@ -251,7 +251,7 @@ class KVCache:
         return census(self._index, counts, hits, self.promises.pinned, limit)
 
     def check(self) -> None:
-        """Raise PageError unless the conservation law holds. Cost: everything is looked at."""
+        """Raise PageError unless the conservation law holds. Visits all pages and sequences."""
         index = self._index
         owners = [seq.pages for seq in self._sequences]
         owners += [[seq.source] for seq in self._sequences if seq.source is not None]
@@ -259,17 +259,17 @@ class KVCache:
         self.pool.check([*owners, list(self.promises.pinned), indexed])
         index.check()
         if not self._evictor.check({page for page in indexed if self.pool.count(page) == 1}):
-            raise PageError("a page rests and is used, or neither")
+            raise PageError("the idle pages are not those that only the index owns")
         for seq in self._sequences:
             seq.check(index)
 
     def _page_tokens(self, tokens: bytes, at: int) -> bytes:
-        """The tokens of page ``at``; empty unless they fill it."""
+        """The tokens of the page number ``at``; empty unless they fill it."""
         page = tokens[at * self._page_bytes : (at + 1) * self._page_bytes]
         return page if len(page) == self._page_bytes else b""
 
     def _miss(self, match: Match, salt: str | None, tokens: bytes, hit: int) -> Miss | None:
-        """Why ``hit`` tokens and no more."""
+        """Why only ``hit`` tokens are reused; None if no more could be."""
         if hit == len(tokens) // TOKEN_BYTES - 1:
             return None
         page = self._page_tokens(tokens, len(match.nodes))
@@ -278,7 +278,7 @@ class KVCache:
         return explain(self._index, match, salt, page, hit, self._evictor.ghosts)
 
     def _open_partial(self, seq: SeqKV, source: int, rows: int) -> list[Copy]:
-        """Give ``seq`` a page of its own for the first ``rows`` of ``source``."""
+        """Give ``seq`` a new page for the first ``rows`` of ``source``, if one can be had."""
         if self.num_available - self.pool.num_lone([source]) == 0:
             return []
         self._take([source])
@@ -297,12 +297,12 @@ class KVCache:
         return seq
 
     def _publish_all(self, seq: SeqKV, first: int, end: int, tokens: bytes) -> None:
-        """Pages ``first`` to ``end`` of ``seq`` are full of ``tokens``."""
+        """Put pages ``first`` to ``end`` of ``seq``, which hold ``tokens``, into the index."""
         at = first
         while at < end and (seq.node is None or seq.node < 0 or not self._index.is_leaf(seq.node)):
             self._publish(seq, at, self._page_tokens(tokens, at - first))
             at += 1
-        if at < end and seq.node is not None:  # nobody has been here
+        if at < end and seq.node is not None:  # at a leaf: all further pages are new
             pages: list[int] = seq.table[at:end].tolist()
             self._index.append(seq.node, tokens[(at - first) * self._page_bytes :], pages)
             self.pool.retain(pages)
@@ -310,7 +310,7 @@ class KVCache:
             seq.node = pages[-1]
 
     def _publish(self, seq: SeqKV, at: int, tokens: bytes) -> None:
-        """Page ``at`` of ``seq`` is full of ``tokens``: make it findable, or give it back."""
+        """Put page ``at`` of ``seq`` into the index, or use the index's page of the same tokens."""
         assert seq.node is not None
         page = int(seq.table[at])
         seq.node = self._insert(seq.node, tokens, page)
@@ -322,7 +322,7 @@ class KVCache:
             self.num_merged += 1
 
     def _keep_tail(self, seq: SeqKV, ids: Tokens) -> Pages:
-        """Leave the unfilled page to the index; the page there, if another has the same tokens."""
+        """Put the unfilled page into the index; returns another page there with the same tokens."""
         at, rows = divmod(seq.written, self.page_size)
         if seq.node is not None and rows:
             tokens = token_bytes(ids[seq.written - rows : seq.written])
@@ -332,7 +332,7 @@ class KVCache:
         return np.empty(0, dtype=np.int32)
 
     def _insert(self, parent: int, tokens: bytes, page: int) -> int:
-        """Put ``page`` into the index, which then owns it too; the node that has the tokens."""
+        """Put ``page`` into the index, which becomes an owner; returns the node for ``tokens``."""
         node, covered = self._index.insert(parent, tokens, page)
         if node == page:
             self.pool.retain([page])
@@ -343,7 +343,7 @@ class KVCache:
         return node
 
     def _alloc(self, n: int) -> list[int] | None:
-        """``n`` pages, evicting as needed; None, and nothing changed, if there are not so many."""
+        """Allocate ``n`` pages, evicting as needed; None, nothing changed, if there are too few."""
         missing = n - self.pool.num_free
         if missing > self.num_evictable:
             return None
@@ -353,7 +353,7 @@ class KVCache:
         return self.pool.alloc(n)
 
     def _evict(self, n: int) -> int:
-        """Forget ``n`` pages that rest; returns ``n``."""
+        """Evict ``n`` idle pages; returns ``n``."""
         if n:
             self._version += 1
             self.pool.release(self._evictor.evict(n, self.pool.counts_by_page))
@@ -361,16 +361,16 @@ class KVCache:
         return n
 
     def _take(self, pages: Sequence[int]) -> None:
-        """Add an owner to each of ``pages``, a path of the index or a part of one."""
+        """Add an owner to each of ``pages``, successive pages on a path of the index."""
         self._version += 1
         if pages:
             self._evictor.wake(self.pool.num_lone(pages), pages[-1])
             self.pool.retain(pages)
 
     def _drop(self, pages: Pages) -> None:
-        """Remove an owner from each of ``pages``; those that only the index owns now rest.
+        """Remove an owner from each of ``pages``; those that only the index owns become idle.
 
-        Those that the index has are a path, or a part of one.
+        Those that are in the index are successive pages on a path.
         """
         self._version += 1
         self.pool.release(pages.tolist())

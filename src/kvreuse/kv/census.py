@@ -1,4 +1,4 @@
-"""Census: which prefixes the index holds, by how many pages lie below them."""
+"""Census: the largest prefixes of the index, by their number of pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOWN_TOKENS = 64
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prefix:
-    """Prompts that start alike."""
+    """A prefix that resident prompts share, and the pages of these prompts."""
 
     key: bytes
     """Key of the last page that all of them share; empty for a tail."""
@@ -25,15 +25,15 @@ class Prefix:
     num_tokens: int
     """Number of tokens that all of them share."""
     pages: int
-    """Pages of all of them together."""
+    """The pages of all prompts together."""
     continuations: int
     """Number of different ends."""
     hits: int
-    """Prompts that found the first page."""
+    """Sequences that reused the first page."""
     in_use: bool
     """Whether a running sequence uses any of the pages."""
     pinned: bool
-    """Whether any of them is pinned."""
+    """Whether any of the pages is pinned."""
 
 
 def census(

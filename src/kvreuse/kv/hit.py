@@ -1,4 +1,4 @@
-"""Hit: what the cache holds of a prompt, and why it is no more."""
+"""Hit: the cached prefix of a prompt, and the reason why it is not longer."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from kvreuse.kv.prefix import Match, PrefixIndex
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hit:
-    """What the cache holds of a prompt: from a look-up to the sequence that is opened by it."""
+    """The cached prefix of a prompt: the result of a look-up, with which a sequence is opened."""
 
     tokens: int
     """Tokens that need not be computed: at most all but the last."""
     pages: int
-    """Pages, free or evictable now, that opening the prompt and reserving all of it takes."""
+    """Free or evictable pages that opening the prompt and reserving all of it takes."""
     miss: Miss | None
-    """Why it is no more; None if it could not be more."""
+    """Why the hit is not longer; None if it is as long as possible."""
     prompt: bytes = dataclasses.field(repr=False)
-    """The prompt's tokens, as the index keeps them."""
+    """The prompt's tokens, as :func:`~kvreuse.kv.keys.token_bytes`."""
     salt: str | None
     match: Match = dataclasses.field(repr=False)
-    """The pages."""
+    """The pages that hold the prefix."""
     version: int = dataclasses.field(repr=False)
-    """The cache's at that time: while it is the same, so is the hit."""
+    """The version of the cache at the look-up; the hit is valid while it has not changed."""
 
     @property
     def reason(self) -> Reason | None:
-        """Why it is no more; None if it could not be more."""
+        """The reason of the miss, if there is one."""
         return None if self.miss is None else self.miss.reason
 
 
@@ -42,10 +42,10 @@ def explain(
     at: int,
     evicted: Ghosts,
 ) -> Miss:
-    """Why ``match``, of a prompt of ``salt``, ends at the token ``at``.
+    """Why ``match``, for a prompt of ``salt``, ends at the token ``at``.
 
-    ``page`` is the full page of the prompt in which it ends, or empty where the prompt ends in it.
-    Of other salts only the first page is looked at.
+    ``page`` has the tokens of the prompt's page in which the match ends; empty if they do not fill
+    it. Only the first page is compared with other salts.
     """
     if page and index.next_name(match, salt, page) in evicted:
         return Miss(Reason.EVICTED, at)
@@ -59,7 +59,7 @@ def explain(
 
 
 def _tokens_from(index: PrefixIndex, page: int, row: int) -> bytes:
-    """Tokens of ``page`` from ``row`` on, and of a page that continues it."""
+    """The next CACHED_TOKENS tokens of ``page``, from ``row`` on, and of pages that continue it."""
     wanted = CACHED_TOKENS * TOKEN_BYTES
     tokens = index.tokens(page)[row * TOKEN_BYTES :]
     while len(tokens) < wanted and not index.is_leaf(page):

@@ -9,20 +9,20 @@ from kvreuse.kv.sequence import SeqKV
 
 
 class InFlight:
-    """What will be found soon: the next page of each sequence whose tokens are known."""
+    """The page that each running sequence fills next, if all its tokens are known."""
 
     def __init__(self) -> None:
         self._computing: Counter[tuple[int, bytes]] = Counter()
 
     def __contains__(self, page: tuple[int, bytes]) -> bool:
-        """Whether somebody computes the page of these tokens after this node."""
+        """Whether a sequence computes the page ``(node, tokens)``: these tokens below this node."""
         return page in self._computing
 
     def announce(self, seq: SeqKV, tokens: bytes, start: int = 0) -> None:
-        """Say which full page ``seq`` is computing, as far as ``tokens`` tell.
+        """Record which full page ``seq`` is computing; none if ``tokens`` do not fill it.
 
-        ``tokens`` are those known of the sequence from position ``start`` on, the beginning of a
-        page that is not yet full or of one before it.
+        ``tokens`` are the known ones from position ``start`` on, the start of the first page that
+        is not full, or of an earlier page.
         """
         size = seq.page_size * TOKEN_BYTES
         at = seq.written // seq.page_size * size - start * TOKEN_BYTES

@@ -1,9 +1,9 @@
-"""Page keys: what a page holds, as 32 bytes that are the same in every process.
+"""Page keys: 32 bytes that identify the contents of a page, the same in every process.
 
 A key is a link of a SHA-256 chain: ``key = H(parent key + token ids)``, and the root of a chain
 is ``H(namespace + salt)``. Equal keys mean the same namespace, the same salt and the same tokens
-from the first to the last of the page. Keys name pages to the outside; inside a process pages are
-found by their tokens, so no answer depends on a hash.
+from the first to the last of the page. Keys identify pages outside the process; inside, pages are
+found by comparing tokens, so no answer depends on a hash.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Tokens = Sequence[int] | npt.NDArray[np.int32]
 """Token ids of a sequence, from its first token on; slicing an array copies nothing."""
 
 Hash = Callable[[bytes], bytes]
-"""From any bytes to a digest."""
+"""A hash function: from any bytes to a digest."""
 
 KEY_BYTES = 32
 """Bytes of a key: a SHA-256."""
@@ -35,9 +35,9 @@ def sha256(data: bytes) -> bytes:
 
 
 def namespace(**fields: bytes | str | int) -> bytes:
-    """SHA-256 of everything but the tokens that the bits of a page depend on.
+    """SHA-256 of everything, except tokens and salt, that the bits of a page depend on.
 
-    Fields are named and carry their lengths, so that no value can pass for another's.
+    Each field is hashed with its name and length, so that different fields give different bytes.
     """
     digest = hashlib.sha256(b"kvreuse namespace 1")
     for name, value in sorted(fields.items()):
@@ -47,10 +47,10 @@ def namespace(**fields: bytes | str | int) -> bytes:
 
 
 def root_key(space: bytes, salt: str | None, digest: Hash = sha256) -> bytes:
-    """The key before a sequence's first page. No salt differs from every salt, the empty one too.
+    """The parent key of a sequence's first page. None differs from every salt, the empty one too.
 
-    33 or 65 bytes are hashed and :func:`page_key` hashes a multiple of four, so that whatever a
-    salt says, it never passes for tokens.
+    Hashes 33 or 65 bytes, while :func:`page_key` hashes a multiple of four: so no salt gives the
+    key of a page.
     """
     if salt is None:
         return digest(space + b"\0")
@@ -63,17 +63,17 @@ def page_key(parent: bytes, tokens: bytes, digest: Hash = sha256) -> bytes:
 
 
 def token_bytes(ids: Tokens) -> bytes:
-    """Token ids as bytes: equal, and with equal starts, exactly where the ids are."""
+    """Token ids as bytes, four each: equal ids give equal bytes, and a prefix gives a prefix."""
     return np.asarray(ids, dtype=_LITTLE_INT32).tobytes()
 
 
 def token_ids(tokens: bytes) -> tuple[int, ...]:
-    """Undo :func:`token_bytes`."""
+    """The inverse of :func:`token_bytes`."""
     return tuple(np.frombuffer(tokens, dtype=_LITTLE_INT32).tolist())
 
 
 def shared_tokens(one: bytes, other: bytes) -> int:
-    """How many tokens ``one`` and ``other`` share from the start."""
+    """The length in tokens of the longest common prefix of ``one`` and ``other``."""
     length = min(len(one), len(other))
     differ = int.from_bytes(one[:length], "little") ^ int.from_bytes(other[:length], "little")
     if differ == 0:

@@ -1,8 +1,8 @@
-"""PagePool: every key and value lies in one of its pages. Bytes and counts; no policy, no hashing.
+"""PagePool: the memory of all keys and values, in pages with reference counts.
 
-One anonymous mapping is taken at start and nothing of it is touched: the system gives memory to a
-page when it is first written. Pages are handed out from a stack, so the ones used last, whose
-memory is there already, are used first. Not thread-safe: one engine owns a pool.
+One anonymous mapping is made at start and not touched: the system gives memory to a page when it is
+first written. Free pages form a stack, so that pages used last, which have memory already, are
+allocated first. Not thread-safe: one engine owns a pool.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # named in Python from 
 
 
 class PageError(RuntimeError):
-    """A page taken or given back by somebody who does not own it: a bug of the caller."""
+    """A page was used by a caller that does not own it, or a conservation law is broken: a bug."""
 
 
 class PagePool:
@@ -31,11 +31,11 @@ class PagePool:
 
     ``data`` is uint8[num_pages, page_bytes], its start aligned to 2 MiB. The conservation law,
     ``free + used == num_pages`` and a page is free exactly if its count is 0, holds after every
-    method, also one that raised. Raises ConfigError if there is no page or no memory for them.
+    method, also one that raised. Raises ConfigError if ``num_pages`` < 1 or memory is refused.
     """
 
     def __init__(self, layout: KVLayout, num_pages: int) -> None:
-        """Map the memory. Time and memory taken do not depend on ``num_pages``, but for 8 bytes."""
+        """Map the memory. Each page takes 8 bytes of memory until it is written."""
         if num_pages < 1:
             raise ConfigError(f"a pool needs at least one page, got {num_pages}")
         self.layout = layout
@@ -49,26 +49,26 @@ class PagePool:
 
     @property
     def num_free(self) -> int:
-        """Pages that :meth:`alloc` can give."""
+        """Pages without an owner, which :meth:`alloc` can return."""
         return self._num_free
 
     @property
     def num_used(self) -> int:
-        """Pages that somebody owns."""
+        """Pages with at least one owner."""
         return self.num_pages - self._num_free
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that all pages hold together, so the most that one sequence can have."""
+        """Tokens that all pages hold together, the most that one sequence can have in pages."""
         return self.num_pages * self.layout.page_size
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole mapping, whether touched or not."""
+        """Bytes of all pages, whether touched or not."""
         return self.num_pages * self.layout.page_bytes
 
     def alloc(self, n: int) -> list[int] | None:
-        """Take ``n`` free pages, each with a count of 1; None, and nothing changed, if too few."""
+        """Take ``n`` free pages, each with a count of 1; None, nothing changed, if too few."""
         if n > self._num_free:
             return None
         start = self._num_free - n
@@ -91,7 +91,7 @@ class PagePool:
             counts[page] += 1
 
     def release(self, pages: Sequence[int]) -> list[int]:
-        """Remove an owner from each of ``pages``; returns those that became free by it.
+        """Remove an owner from each of ``pages``; returns those that became free.
 
         A page may be named twice if it has two owners. PageError, nothing changed, if a count
         would go below 0.
@@ -109,7 +109,7 @@ class PagePool:
                 for undone in pages[:done]:
                     counts[undone] += 1
                 raise PageError(f"page {page} was released more often than taken")
-        for page in reversed(freed):  # so that the next table gets them in the same order
+        for page in reversed(freed):  # so that alloc returns them in the same order
             self._free[self._num_free] = page
             self._num_free += 1
         return freed
@@ -122,29 +122,47 @@ class PagePool:
 
     @property
     def counts_by_page(self) -> Sequence[int]:
-        """Owners of each page; to be read only."""
+        """The number of owners of each page; read only."""
         return self._counts
 
     @property
     def counts(self) -> npt.NDArray[np.int32]:
-        """int32[num_pages]: the same, to read many at a time."""
+        """int32[num_pages]: the same, as an array."""
         return self._all_counts
 
     def num_lone(self, pages: Sequence[int]) -> int:
-        """How many of ``pages`` have one owner."""
+        """How many of ``pages`` have exactly one owner."""
         counts = self._counts
         return sum(counts[page] == 1 for page in pages)
 
     def page(self, page: int) -> memoryview:
-        """The bytes of ``page``, writable, one contiguous run: a transfer is one copy."""
+        """The bytes of ``page``: writable and contiguous, so that a transfer is one copy."""
         self.count(page)
         return memoryview(self.data[page])
+
+    def export_page(self, page: int) -> bytes:
+        """A copy of what ``page`` holds: ``layout.page_bytes`` bytes."""
+        return bytes(self.page(page))
+
+    def import_page(self, page: int, exported: bytes | memoryview) -> None:
+        """Let ``page``, which somebody owns, hold what :meth:`export_page` gave.
+
+        The pool that exported it must have an equal layout. PageError where the page is free or
+        the number of bytes is not that of a page.
+        """
+        if not self.count(page):
+            raise PageError(f"page {page} is free: nothing can be imported into it")
+        if len(exported) != self.layout.page_bytes:
+            raise PageError(
+                f"{len(exported)} bytes are no page: one has {self.layout.page_bytes} bytes"
+            )
+        self.page(page)[:] = exported
 
     def check(self, owners: Iterable[Sequence[int]] | None = None) -> None:
         """Raise PageError unless the conservation law holds.
 
-        With ``owners``, the page lists of everybody who owns some, also check that the count of
-        each page is the number of its owners.
+        With ``owners``, the list of pages of every owner, also check that the count of each page is
+        the number of its owners.
         """
         counts = np.array(self._counts)
         free = np.array(self._free[: self._num_free])
@@ -165,13 +183,13 @@ class PagePool:
                 )
 
     def close(self) -> None:
-        """Let go of the mapping; it goes back to the system once no array looks into it."""
+        """Drop the mapping; the system gets it back once no array refers to it."""
         self.data = np.empty((0, self.layout.page_bytes), dtype=np.uint8)
         self.num_pages = self._num_free = 0
 
 
 def pages_within(layout: KVLayout, nbytes: int) -> int:
-    """Pages that ``nbytes`` bytes hold; one more does not fit. ConfigError if that is none."""
+    """The most pages that fit into ``nbytes`` bytes. ConfigError if not even one does."""
     num_pages = nbytes // layout.page_bytes
     if num_pages < 1:
         raise ConfigError(
@@ -183,7 +201,7 @@ def pages_within(layout: KVLayout, nbytes: int) -> int:
 
 
 def _map_aligned(nbytes: int) -> npt.NDArray[np.uint8]:
-    """``nbytes`` zero bytes that start at a multiple of 2 MiB, untouched, huge pages advised."""
+    """uint8[nbytes] of zeros at a multiple of 2 MiB, not touched yet, with huge pages advised."""
     try:
         mapping = mmap.mmap(
             -1,

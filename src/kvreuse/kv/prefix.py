@@ -1,12 +1,12 @@
-"""PrefixIndex: finds the pages that hold the start of a prompt, exact to the token.
+"""PrefixIndex: the prefix cache's index; finds the pages that hold a prefix of a prompt.
 
-A tree with a node for each page: a child's page continues its parent's. A node is named by its
-page's id, the root of a salt by a number below zero; what is known of a node lies in arrays with an
-entry a page (:mod:`kvreuse.kv.siblings` has the tokens and finds a child by them). Tokens are
-compared on every hit.
+A tree with a node for each page: the tokens of a child follow those of its parent. The number of a
+node is its page's id, that of a root (one for each salt) is below zero. The data of nodes lie in
+arrays with one entry a page (:mod:`kvreuse.kv.siblings` holds the tokens and finds a child by
+them). Tokens are compared on every hit.
 
-A *tail*, the unfilled last page of a sequence that has ended, is a leaf that is never shared in
-place, only copied from.
+A *tail* is the unfilled last page of a sequence that has ended. It is always a leaf. It is never
+shared in place, only copied from.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _NO_KEY = bytes(KEY_BYTES)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Match:
-    """What the index has of a prompt."""
+    """The resident prefix of a prompt."""
 
     root: Root | None
-    """Where sequences of its salt start; None where there is no page of this salt."""
+    """The root of its salt; None if there is no page of this salt."""
     nodes: tuple[int, ...]
-    """Full pages, in order: shared in place."""
+    """Full pages that match, in order; they are shared in place."""
     nearest: tuple[int, int] | None
-    """The page that shares most rows after them, and how many (maybe 0); None: there is none."""
+    """The next page that shares most rows, and how many (maybe 0); None if there is no page."""
 
     @property
     def node(self) -> int:
-        """The last full page, or the root; NONE where there is no root either."""
+        """The last full page, or the root; NONE if there is no root."""
         if self.nodes:
             return self.nodes[-1]
         return NONE if self.root is None else self.root.node
@@ -56,17 +56,17 @@ class Match:
 
 
 class PrefixIndex:
-    """Pages by the tokens that lead to them. Owns no page itself: its caller counts."""
+    """Maps tokens to pages. Does not change reference counts: its caller does."""
 
     def __init__(self, space: bytes, num_pages: int, page_size: int, digest: Hash = sha256) -> None:
-        """``space`` is the namespace of all ``num_pages`` pages, ``page_size`` tokens fill one."""
+        """For ``num_pages`` pages of ``page_size`` tokens; ``space`` is their namespace."""
         self._digest = digest
         self.page_size = page_size
         self._page_bytes = page_size * TOKEN_BYTES
         self._siblings = Siblings(num_pages, page_size)
         self._roots = Roots(space, self._siblings, digest)
         self._parents = array("i", [NONE]) * num_pages
-        self._tops = array("i", [NONE]) * num_pages  # of the tree of a page's children
+        self._tops = array("i", [NONE]) * num_pages  # the tops of the trees of children
         self._depths = array("i", [0]) * num_pages
         self.lengths_array: Pages = np.frombuffer(self._siblings.lengths, dtype=np.int32)
         """``lengths`` as an array."""
@@ -77,18 +77,18 @@ class PrefixIndex:
         self._keys = bytearray(KEY_BYTES * num_pages)  # zeros for a tail
         self._names = memoryview(self._keys).cast("Q")[:: KEY_BYTES // 8]
         self.sizes = SizesBelow(num_pages)
-        """How many pages and ends lie below each first page."""
+        """The numbers of pages and leaves below each first page."""
         self.num_nodes = 0
-        """Pages of the index, tails too."""
+        """Pages in the index, tails included."""
 
     @property
     def lengths(self) -> array[int]:
-        """int32[num_pages]: bytes of the tokens in each page; 0: the index does not have it."""
+        """int32[num_pages]: bytes of the tokens in each page; 0 if it is not in the index."""
         return self._siblings.lengths
 
     @property
     def depths(self) -> array[int]:
-        """int32[num_pages]: pages before each page of the index."""
+        """int32[num_pages]: the number of pages before each page of the index."""
         return self._depths
 
     @property
@@ -97,7 +97,7 @@ class PrefixIndex:
         return self._names
 
     def __contains__(self, page: int) -> bool:
-        """Whether the index has ``page``."""
+        """Whether ``page`` is in the index."""
         return self._siblings.lengths[page] > 0
 
     def of(self, pages: Pages) -> Pages:
@@ -105,7 +105,7 @@ class PrefixIndex:
         return pages[self.lengths_array[pages] > 0]
 
     def root(self, salt: str | None) -> Root:
-        """Where sequences of ``salt`` start, made where there is no such place yet."""
+        """The root of ``salt``, made if there is none yet."""
         return self._roots.make(salt)
 
     def parent(self, page: int) -> int:
@@ -125,15 +125,15 @@ class PrefixIndex:
         return self._siblings.alone(self._tops[page])
 
     def first_child(self, page: int) -> int:
-        """A page that continues ``page``, always the same one while there is no other change."""
+        """A page that continues ``page``, the same one until its children change."""
         return self._tops[page]
 
     def tokens(self, page: int) -> bytes:
-        """What ``page`` holds."""
+        """The tokens of ``page``, as :func:`~kvreuse.kv.keys.token_bytes`."""
         return bytes(self._siblings.tokens(page))
 
     def length(self, page: int) -> int:
-        """How many tokens ``page`` holds."""
+        """The number of tokens in ``page``."""
         return self._siblings.length(page)
 
     def is_full(self, page: int) -> bool:
@@ -147,23 +147,23 @@ class PrefixIndex:
         return bytes(self._keys[node * KEY_BYTES : (node + 1) * KEY_BYTES])
 
     def next_name(self, match: Match, salt: str | None, tokens: bytes) -> int:
-        """The name of a full page of ``tokens`` after ``match``, whether there is one or not."""
+        """The name of the full page ``tokens`` after ``match``, which need not be resident."""
         key = self.key(match.nodes[-1]) if match.nodes else self._roots.key(salt)
         return _name(page_key(key, tokens, self._digest))
 
     def names_of(self, salt: str | None, tokens: bytes) -> Iterator[int]:
-        """The names that the full pages of ``tokens`` have, or would have."""
+        """The names of the full pages of ``tokens``, which need not be resident."""
         size, key = self._page_bytes, self._roots.key(salt)
         for start in range(0, len(tokens) - size + 1, size):
             key = page_key(key, tokens[start : start + size], self._digest)
             yield _name(key)
 
     def has_first_page(self, tokens: bytes) -> bool:
-        """Whether sequences of any salt start with the full page ``tokens``."""
+        """Whether any salt has a first page with exactly these ``tokens``."""
         return self._roots.has_first_page(tokens)
 
     def match(self, salt: str | None, tokens: bytes) -> Match:
-        """The longest start of ``tokens`` that pages of ``salt`` hold. Changes nothing."""
+        """The longest prefix of ``tokens`` that pages of ``salt`` hold. Changes nothing."""
         root = self._roots.find(salt)
         if root is None:
             return Match(None, (), None)
@@ -181,7 +181,7 @@ class PrefixIndex:
         return Match(root, tuple(nodes), self._nearest(top, rest) if rest else None)
 
     def still(self, match: Match, tokens: bytes) -> Match:
-        """The part of ``match``, an earlier one for ``tokens``, that pages hold now."""
+        """The part of ``match``, an earlier match of ``tokens``, that is still resident."""
         size, parents, held = self._page_bytes, self._parents, self._siblings.tokens
         if match.root is None:
             return match
@@ -198,11 +198,11 @@ class PrefixIndex:
         return Match(match.root, match.nodes[:count], nearest)
 
     def insert(self, parent: int, tokens: bytes, page: int) -> tuple[int, int]:
-        """Make ``page``, which holds ``tokens`` after ``parent``, findable: full page or tail.
+        """Add ``page``, full or a tail, which holds ``tokens`` after ``parent``.
 
-        Returns the page that now stands for these tokens, and a tail that it made superfluous,
-        which is no longer in the index, or NONE. The first is another than ``page``, and ``page``
-        is not taken, where the index has these tokens already (for a tail: in a longer page).
+        Returns the page of the index for these tokens, and a tail that was removed because ``page``
+        holds its tokens too, or NONE. If the index already has a page that starts with ``tokens``,
+        the first is that page, and ``page`` is not added.
         """
         siblings, top, covered = self._siblings, self._top(parent), NONE
         if top >= 0:
@@ -226,7 +226,7 @@ class PrefixIndex:
         return page, covered
 
     def append(self, parent: int, tokens: bytes, pages: Sequence[int]) -> None:
-        """Insert full ``pages``, each below the one before, from a leaf on."""
+        """Add full ``pages`` below the leaf ``parent``, each as the child of the one before."""
         ids, lengths = self._siblings.ids, self._siblings.lengths
         tops, parents, depths = self._tops, self._parents, self._depths
         size, keys, digest = self._page_bytes, self._keys, self._digest
@@ -246,7 +246,7 @@ class PrefixIndex:
         self.num_nodes += len(pages)
 
     def remove(self, page: int) -> int:
-        """Forget ``page``, a leaf; returns the node that it continued."""
+        """Remove ``page``, a leaf; returns its parent."""
         parent, siblings = self._parents[page], self._siblings
         self.num_nodes -= 1
         if parent < 0:
@@ -272,7 +272,7 @@ class PrefixIndex:
             self._roots.set_top(node, top)
 
     def _nearest(self, top: int, tokens: bytes) -> tuple[int, int] | None:
-        """The page below ``top`` that shares most tokens with ``tokens``, and how many."""
+        """The page in the tree ``top`` with the longest common prefix, and its length in tokens."""
         best: tuple[int, int] | None = None
         for page in self._siblings.neighbours(top, tokens):
             if page >= 0:
@@ -282,7 +282,7 @@ class PrefixIndex:
         return best
 
     def check(self) -> None:
-        """Raise PageError unless the tree is sound. Cost: everything is looked at."""
+        """Raise PageError unless the tree is consistent. Visits all pages."""
         seen = 0
         first: list[int] = []
         for root in self._roots.all():
@@ -296,18 +296,18 @@ class PrefixIndex:
                 seen += len(children)
         lengths = sum(page in self for page in range(len(self._tops)))
         if seen != self.num_nodes or lengths != seen:
-            raise PageError("a page of the index is not where its tokens lead, or lies there twice")
+            raise PageError("a page of the index is not reached by its tokens, or is reached twice")
         if not all(self.has_first_page(self.tokens(page)) for page in first):
-            raise PageError("a first page is not known as one")
+            raise PageError("a first page is not counted as a first page")
         self.sizes.check(first, self.children)
 
     def _check_children(self, node: int, children: list[int]) -> None:
-        """Their tokens: in order, none the start of another's; only full pages have children."""
+        """Check the order of children, that none is a prefix of another, and their entries."""
         tokens = [self.tokens(child) for child in children]
         if tokens != sorted(tokens) or any(
             after.startswith(before) for before, after in itertools.pairwise(tokens)
         ):
-            raise PageError(f"the children of page {node} are out of order, or one holds another")
+            raise PageError(f"the children of page {node} are out of order, or overlap")
         depth = self._depths[node] + 1 if node >= 0 else 0
         for child, its in zip(children, tokens, strict=True):
             full = len(its) == self._page_bytes
@@ -318,9 +318,9 @@ class PrefixIndex:
                 or self.key(child) != key
                 or not (full or self.is_leaf(child))
             ):
-                raise PageError(f"page {child} is not what its place in the index says")
+                raise PageError(f"page {child} has a wrong parent, depth, key or children")
 
 
 def _name(key: bytes) -> int:
-    """The first eight bytes of a key, as ``PrefixIndex.names`` has them."""
+    """The name of a page: the first eight bytes of its key, as in ``PrefixIndex.names``."""
     return int.from_bytes(key[:8], sys.byteorder)

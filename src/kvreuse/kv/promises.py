@@ -1,4 +1,4 @@
-"""Promises: pages that are pinned, and moments at which pages are to go."""
+"""Promises: pinned pages, and the times at which pins and sessions end."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PIN_SHARE = 0.5
 
 
 class Promises:
-    """What :class:`Retention` promises of pages that are there. A pin owns the pages it is about.
+    """What :class:`Retention` promises for resident pages. A pin is an owner of its pages.
 
-    Whatever is pinned, all before it is pinned, and no shorter: so what rests can be evicted.
-    Times are seconds on any one clock.
+    If a page is pinned, all pages before it are pinned at least as long: so every page that only
+    the index owns can be evicted. Times are seconds of one clock.
     """
 
     def __init__(
@@ -35,23 +35,23 @@ class Promises:
     ) -> None:
         """``drop`` removes an owner from pages."""
         self.pinned: dict[int, float] = {}
-        """Pinned pages, and until when."""
+        """The time until which each pinned page is pinned."""
         self._pool = pool
         self._index = index
         self._evictor = evictor
         self._drop = drop
-        self._ends: dict[int, tuple[float, int]] = {}  # by page: when, and its stamp by then
-        self._next = math.inf  # nothing is over before
+        self._ends: dict[int, tuple[float, int]] = {}  # by page: (time, stamp when set)
+        self._next = math.inf  # nothing expires before this time
 
     @property
     def quota(self) -> int:
-        """Pages that may be pinned."""
+        """The most pages that may be pinned."""
         return int(self._pool.num_pages * PIN_SHARE)
 
     def make(self, path: Sequence[int], retention: Retention, num_pinned: int, now: float) -> None:
-        """Promise what ``retention`` says of ``path``, whose sequence ends but still owns it.
+        """Apply ``retention`` to ``path``, the pages of a sequence that ends but still owns them.
 
-        A pin is about its first ``num_pinned`` pages.
+        A pin covers the first ``num_pinned`` pages.
         """
         if retention.session_end:
             self._unpin_from(path)
@@ -67,17 +67,17 @@ class Promises:
                 self._end_at(self.pinned[pinned[-1]], pinned[-1])
 
     def give_up(self, n: int) -> bool:
-        """Unpin up to ``n`` pages, those pinned last first; whether there were any."""
+        """Unpin up to ``n`` pages, those pinned last first; returns whether there were any."""
         pages = list(self.pinned)[-n:]  # a page is pinned after those before it
         self._unpin(pages[::-1])
         return bool(pages)
 
     def end(self, page: int) -> None:
-        """The session that led to ``page`` has ended now."""
+        """The session whose last page is ``page`` has ended now."""
         self._evictor.end(page, self._evictor.stamp(page), self._pool.counts_by_page)
 
     def expire(self, now: float | None = None) -> None:
-        """Let go of pins and pages whose time is over; ``now`` is time.monotonic()."""
+        """Remove pins, and end sessions, whose time is over; ``now`` is time.monotonic()."""
         now = time.monotonic() if now is None else now
         if now < self._next:
             return
@@ -93,7 +93,7 @@ class Promises:
     def check_pin(
         self, ids: Tokens, salt: str | None, promised: Set[int] = frozenset()
     ) -> frozenset[int]:
-        """The names of the full pages of ``ids``; RequestError if they cannot be pinned, too.
+        """The names of the full pages of ``ids``; RequestError if pinning them exceeds the quota.
 
         ``promised`` are the names of pages that will be pinned when other requests end.
         """
@@ -110,13 +110,13 @@ class Promises:
         return names
 
     def _end_at(self, when: float, page: int) -> None:
-        """The pages that lead to ``page`` are to go at ``when``, unless somebody uses it before."""
+        """End the session of ``page`` at the time ``when``, unless a request uses it before."""
         if when < math.inf:
             self._ends[page] = when, self._evictor.stamp(page)
             self._next = min(self._next, when)
 
     def _unpin_from(self, path: Sequence[int]) -> None:
-        """Unpin the end of ``path``, up to where another pinned prompt parts from it."""
+        """Unpin ``path`` from its end back to a page that another pinned prompt shares."""
         for page in reversed([page for page in path if page in self.pinned]):
             if any(child in self.pinned for child in self._index.children(page)):
                 break

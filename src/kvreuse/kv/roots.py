@@ -1,4 +1,4 @@
-"""Roots: where the sequences of each salt start in the prefix index."""
+"""Roots: one root of the prefix index for each salt."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ from weakref import WeakValueDictionary
 from kvreuse.kv.keys import Hash, root_key
 from kvreuse.kv.siblings import NONE, Siblings
 
-_FIRST_ROOT = -2  # NONE is no node
+_FIRST_ROOT = -2  # -1 is NONE
 
 
 class Root:
-    """The start of the sequences of one salt. It lives as long as a page below it, or a holder."""
+    """The root of one salt. It lives as long as it has pages, or a sequence refers to it."""
 
     __slots__ = ("__weakref__", "key", "node", "top")
 
     def __init__(self, node: int, key: bytes) -> None:
         self.node = node
-        """Its number among the nodes, below zero."""
+        """The number of this node, below zero."""
         self.key = key
         self.top = NONE
-        """The tree of the pages that start here."""
+        """The tree (:class:`Siblings`) of its children; NONE if there are none."""
 
 
 class Roots:
     """The root of every salt that has pages or sequences."""
 
     def __init__(self, space: bytes, siblings: Siblings, digest: Hash) -> None:
-        """``space`` is the namespace of all pages; ``siblings`` has their tokens."""
+        """``space`` is the namespace of all pages; ``siblings`` holds their tokens."""
         self._space = space
         self._siblings = siblings
         self._digest = digest
         self._by_salt: WeakValueDictionary[str | None, Root] = WeakValueDictionary()
         self._by_node: WeakValueDictionary[int, Root] = WeakValueDictionary()
-        self._with_pages: dict[int, Root] = {}  # keeps them alive
+        self._with_pages: dict[int, Root] = {}  # strong references
         self._next_node = _FIRST_ROOT
-        self._free_nodes: list[int] = []  # numbers of roots that are gone
-        # Tokens of first pages, counted over all salts; empty while only one salt has pages.
+        self._free_nodes: list[int] = []  # numbers of dead roots, to be reused
+        # First pages of all salts, counted by a hash of their tokens; empty for one salt only.
         self._first_pages: dict[int, int] = {}
 
     def find(self, salt: str | None) -> Root | None:
-        """The root of ``salt``, or None if no page and no sequence has this salt."""
+        """The root of ``salt``, or None if there is no page or sequence of this salt."""
         return self._by_salt.get(salt)
 
     def make(self, salt: str | None) -> Root:
-        """The root of ``salt``: roots of different salts have no node in common."""
+        """The root of ``salt``, made if there is none yet."""
         root = self._by_salt.get(salt)
         if root is None:
             root = Root(self._new_node(), self.key(salt))
@@ -55,7 +55,7 @@ class Roots:
         return root
 
     def key(self, salt: str | None) -> bytes:
-        """The key of the root of ``salt``, whether there is one or not."""
+        """The key of the root of ``salt``, which need not exist."""
         return root_key(self._space, salt, self._digest)
 
     def __getitem__(self, node: int) -> Root:
@@ -67,12 +67,12 @@ class Roots:
         return list(self._by_salt.values())
 
     def top(self, node: int) -> int:
-        """The tree of the pages below a root."""
+        """The tree of the children of the root ``node``; NONE if there are none."""
         root = self._with_pages.get(node)
         return NONE if root is None else root.top
 
     def set_top(self, node: int, top: int) -> None:
-        """A page below a root has come or gone."""
+        """Set the tree of the children of the root ``node`` after a change."""
         root = self._by_node[node]
         root.top = top
         if top >= 0 and node not in self._with_pages:
@@ -85,7 +85,7 @@ class Roots:
                 self._first_pages.clear()
 
     def count_first(self, tokens: bytes, change: int) -> None:
-        """A first page with these tokens comes (1) or goes (-1)."""
+        """Count a first page with these tokens that is added (1) or removed (-1)."""
         if len(self._with_pages) > 1:
             name = hash(bytes(tokens))
             count = self._first_pages.get(name, 0) + change
@@ -95,9 +95,9 @@ class Roots:
                 self._first_pages.pop(name, None)
 
     def has_first_page(self, tokens: bytes) -> bool:
-        """Whether sequences of any salt start with the full page ``tokens``.
+        """Whether any salt has a first page with exactly these ``tokens``.
 
-        Told by a hash of 64 bits: good for a reason, not for a hit.
+        Uses a hash of 64 bits: good enough for the reason of a miss, not for a hit.
         """
         if len(self._with_pages) > 1:
             return hash(tokens) in self._first_pages
@@ -112,7 +112,7 @@ class Roots:
         return self._next_node + 1
 
     def _count_all(self) -> None:
-        """A second salt has pages now: count the first pages that there are."""
+        """Count all first pages, when a second salt gets pages."""
         self._first_pages.clear()
         for root in self._with_pages.values():
             for page in self._siblings.below(root.top):

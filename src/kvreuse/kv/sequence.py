@@ -1,4 +1,4 @@
-"""SeqKV: the pages of one running sequence, and how far they are written."""
+"""SeqKV: the page table of one running sequence, and the number of tokens written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FIRST_CAPACITY = 8
 
 
 class SeqKV:
-    """A table of pages and two cursors. Only KVCache changes it.
+    """A page table and two cursors. Only KVCache changes it.
 
     ::
 
@@ -21,8 +21,8 @@ class SeqKV:
         |<------------- written ------------>|               keys and values are in pages
         |<------------------- reserved ------------------->| room in pages
 
-    ``node`` stands in the index for the last full page written: every full page of a table is the
-    index's page for its tokens. ``source`` is a page that rows have yet to be copied from.
+    ``node`` is the node of the index for the last full page written: every full page of a table is
+    the index's page for its tokens. ``source`` is a page whose rows are still to be copied.
     """
 
     __slots__ = (
@@ -41,23 +41,23 @@ class SeqKV:
     def __init__(
         self, page_size: int, node: int | None, pages: list[int], root: Root | None = None
     ) -> None:
-        """``pages`` are full; ``node`` is the index's for the last one, or that of ``root``."""
+        """``pages`` are full; ``node`` is the last of them, or the node of ``root``."""
         self.page_size = page_size
         self.node = node
         self.root = root
-        """Held so that it stays the root of its salt."""
+        """A reference that keeps the root of the salt alive."""
         self.table: npt.NDArray[np.int32] = np.zeros(
             max(_FIRST_CAPACITY, len(pages) + 2), dtype=np.int32
         )
-        """int32[capacity]: page ids in order of position; the first ``num_pages`` count."""
+        """int32[capacity]: page ids in order of position; only the first ``num_pages`` are used."""
         self.table[: len(pages)] = pages
         self.num_pages = len(pages)
         self.written = len(pages) * page_size
         self.version = 0
-        """Changes whenever an entry of the table that counts does."""
+        """Changes with every change of a used entry of the table."""
         self.source: int | None = None
         self.next_page: tuple[int, bytes] | None = None
-        """The full page that this sequence is computing, if its tokens are known."""
+        """(node, tokens) of the full page that it is computing, if all its tokens are known."""
         self.closed = False
 
     @property
@@ -67,12 +67,12 @@ class SeqKV:
 
     @property
     def pages(self) -> list[int]:
-        """The page ids that count."""
+        """The page ids of the table."""
         pages: list[int] = self.table[: self.num_pages].tolist()
         return pages
 
     def extend(self, pages: list[int]) -> None:
-        """Put ``pages`` at the end of the table."""
+        """Append ``pages`` to the table."""
         end = self.num_pages + len(pages)
         if end > len(self.table):
             grown = np.zeros(max(end, 2 * len(self.table)), dtype=np.int32)
@@ -83,12 +83,12 @@ class SeqKV:
         self.version += 1
 
     def check_open(self) -> None:
-        """Raise PageError if it was closed."""
+        """Raise PageError if the sequence has been closed."""
         if self.closed:
             raise PageError("this sequence has been closed")
 
     def check(self, index: PrefixIndex) -> None:
-        """Raise PageError unless all full pages are the index's for their tokens."""
+        """Raise PageError unless each full page is the index's page for its tokens."""
         if not self.written <= self.reserved:
             raise PageError(f"{self.written} tokens written with room for {self.reserved}")
         node, full = self.node, self.written // self.page_size
@@ -96,7 +96,7 @@ class SeqKV:
             return
         for page in reversed(self.pages[:full]):
             if node != page or not index.is_full(page):
-                raise PageError(f"page {page} is full, but is not the index's for its tokens")
+                raise PageError(f"page {page} is full, but not the index's page for its tokens")
             node = index.parent(page)
         if node >= 0:
             raise PageError("a sequence is shorter than the pages before its last one")

@@ -1,11 +1,10 @@
-"""Siblings: the pages that continue the same page, found by their tokens.
+"""Siblings: the children of a page in the prefix index, found by their tokens.
 
-Below a page no page's tokens are the start of another's. So in the order of their tokens the one
-that shares most rows with a prompt is next to where the prompt would stand: one descent finds a
-full page, the best part of one, and a duplicate. Siblings are a treap (Seidel and Aragon,
-"Randomized search trees", 1996): a search tree by tokens and a heap by a number mixed from the
-page's id, so that its depth is logarithmic whatever order they come in. All of it lies in a few
-arrays, one entry a page.
+No sibling's tokens are a prefix of another's. So in the order of tokens, the sibling that shares
+most tokens with a prompt is next to the place of the prompt: one descent finds a full page, the
+longest partial match, and a duplicate. Siblings are a treap (Seidel and Aragon, "Randomized search
+trees", 1996): a search tree by tokens and a heap by a hash of the page's id, so that its expected
+depth is logarithmic in any order of insertion. It is stored in a few arrays, one entry a page.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ NONE = -1
 
 
 class Siblings:
-    """The tokens of every page, and trees over them. A tree is named by its top page."""
+    """The tokens of every page, and trees over them. The top page of a tree identifies it."""
 
     def __init__(self, num_pages: int, page_size: int) -> None:
         """Room for the tokens of ``num_pages`` pages."""
@@ -30,22 +29,22 @@ class Siblings:
         self._right = array("i", [NONE]) * num_pages
 
     def tokens(self, page: int) -> bytes | bytearray:
-        """What ``page`` holds, as :func:`~kvreuse.kv.keys.token_bytes`."""
+        """The tokens of ``page``, as :func:`~kvreuse.kv.keys.token_bytes`."""
         start = page * self._stride
         return self._ids[start : start + self._lengths[page]]
 
     @property
     def lengths(self) -> array[int]:
-        """int32[num_pages]: bytes of the tokens in each page; 0: it is in no tree."""
+        """int32[num_pages]: bytes of the tokens in each page; 0 if it is in no tree."""
         return self._lengths
 
     @property
     def ids(self) -> bytearray:
-        """The tokens of each page, in a place of a full page's size."""
+        """The tokens of all pages, each at ``page * page_size * TOKEN_BYTES``."""
         return self._ids
 
     def length(self, page: int) -> int:
-        """Tokens in ``page``; 0: it is in no tree."""
+        """Tokens in ``page``; 0 if it is in no tree."""
         return self._lengths[page] // TOKEN_BYTES
 
     def exact(self, top: int, tokens: bytes) -> int:
@@ -60,7 +59,7 @@ class Siblings:
         return top
 
     def neighbours(self, top: int, tokens: bytes) -> tuple[int, int]:
-        """The last page before ``tokens`` and the first one not before them; NONE for none."""
+        """The last page ordered before ``tokens`` and the first one not before; NONE for none."""
         before = after = NONE
         while top >= 0:
             if self.tokens(top) < tokens:
@@ -70,7 +69,7 @@ class Siblings:
         return before, after
 
     def insert(self, top: int, page: int, tokens: bytes) -> int:
-        """Let ``page`` hold ``tokens``, of which there are none yet; returns the new top."""
+        """Add ``page`` with ``tokens``, which no page of the tree has; returns the new top."""
         start = page * self._stride
         self._ids[start : start + len(tokens)] = tokens
         self._lengths[page] = len(tokens)
@@ -88,7 +87,7 @@ class Siblings:
         return top
 
     def remove(self, top: int, page: int) -> int:
-        """Take ``page`` out; returns the new top."""
+        """Remove ``page`` from the tree; returns the new top."""
         left, right = self._left, self._right
         if top == page and left[page] == right[page]:  # NONE both: it has no siblings
             self._lengths[page] = 0
@@ -109,11 +108,11 @@ class Siblings:
         return top
 
     def lone(self, page: int) -> bool:
-        """Whether ``page``, the top of its tree, is all of it."""
+        """Whether ``page``, the top of its tree, is its only page."""
         return self._left[page] == self._right[page]  # NONE both
 
     def alone(self, top: int) -> bool:
-        """Whether the tree has one page, or none."""
+        """Whether the tree has at most one page."""
         return top < 0 or (self._left[top] < 0 and self._right[top] < 0)
 
     def below(self, top: int) -> list[int]:
@@ -130,7 +129,7 @@ class Siblings:
         return pages
 
     def _split(self, at: int, page: int, tokens: bytes) -> None:
-        """Hang the tree ``at`` below ``page``: what is before ``tokens`` left, the rest right."""
+        """Put the tree ``at`` below ``page``: pages before ``tokens`` left, the others right."""
         low, low_at = self._left, page
         high, high_at = self._right, page
         while at >= 0:
@@ -144,7 +143,7 @@ class Siblings:
         low[low_at] = high[high_at] = NONE
 
     def _merge(self, page: int) -> int:
-        """One tree of what hangs below ``page``; ``page`` is alone then."""
+        """Merge the two trees below ``page`` into one and return its top; detach ``page``."""
         one, other = self._left[page], self._right[page]
         side, at = self._left, page
         while one >= 0 and other >= 0:
@@ -163,7 +162,7 @@ class Siblings:
 
 
 def _rank(page: int) -> int:
-    """A number without order: two rounds of multiplying and shifting, as in MurmurHash3."""
+    """A hash of ``page``: two rounds of multiplication and shift, as in MurmurHash3."""
     mixed = (page ^ (page >> 16)) * 0x85EBCA6B & 0xFFFFFFFF
     mixed = (mixed ^ (mixed >> 13)) * 0xC2B2AE35 & 0xFFFFFFFF
     return mixed ^ (mixed >> 16)

@@ -2,234 +2,219 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from typing import Any
+from collections.abc import Iterator
 
-import numpy as np
-import numpy.typing as npt
-
-from kvreuse.kv.layout import KVLayout
+from kvreuse.config import EngineConfig
+from kvreuse.errors import RequestError
+from kvreuse.kv.pool import PagePool
+from kvreuse.model.checkpoint import Checkpoint
 from kvreuse.model.rope import rope_tables
-from kvreuse.model.weights import LayerWeights, ModelWeights, Vector
-from kvreuse.ops.native import (
+from kvreuse.model.weights import LayerWeights, ModelWeights, Progress, Vector, load_weights
+from kvreuse.ops.backend import (
     Attention,
-    Batch,
-    Input,
-    Kernels,
-    KVView,
-    Program,
-    Projection,
+    Backend,
+    Matrix,
+    Norm,
+    Prologue,
     Rotary,
+    StepLimits,
     Tensor,
-    Workspace,
 )
+from kvreuse.ops.batch import BatchInput, Float32Array
 from kvreuse.shape import ModelShape, RopeSpec
 
-UNITS_PER_THREAD = 8
-"""Pieces of attention's work that every thread should find: threads take them in turn."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StepLimits:
-    """The largest step: rows, rows that sample, sequences, and positions of a sequence."""
-
-    rows: int
-    samples: int
-    sequences: int
-    positions: int
+FLOAT = 4
 
 
 class Decoder:
     """Runs rows of tokens through the layers; keys and values go to the pages of a pool.
 
-    All buffers are taken at the start, for the largest step. For T rows, of which S sample::
-
-        x       T x hidden           the residual stream
-        qkv     T x (q + 2 kv)       -> pages, and queries
-        mixed   T x q                attention's output
-        gate_up T x 2 ffn            gate, then up
-        branch  T x hidden           what is normalised before it is added, where the model has that
-        last    S x hidden           the rows that sample
-        logits  S x vocab
+    The pass is recorded at the start, for the largest step; :func:`tensor_sizes` has its tensors.
     """
 
     def __init__(
         self,
-        spec: ModelShape,
+        shape: ModelShape,
         weights: ModelWeights,
-        kernels: Kernels,
-        layout: KVLayout,
-        pool: npt.NDArray[np.uint8],
+        backend: Backend,
+        pool: PagePool,
         limits: StepLimits,
         *,
         grouped: bool = True,
     ) -> None:
-        """``pool`` is uint8[num_pages, page_bytes], see ``PagePool.data``.
+        """``weights`` and ``pool`` are of ``backend``; ``grouped``: see ``Backend.program``."""
+        self.shape = shape
+        self.weights = weights
+        self._limits = limits
+        self._program = backend.program(shape, pool, limits, grouped=grouped)
+        self._rotary = {
+            rope: Rotary(rope, *rope_tables(rope, limits.positions)) for rope in _ropes(shape)
+        }
+        self._tensors = {
+            name: self._program.tensor(*size) for name, size in tensor_sizes(shape, limits).items()
+        }
+        self._record()
 
-        ``grouped``: attention reads pages that sequences share once for all of them, not once for
-        each; the results are the same.
-        """
-        self.spec = spec
-        self._threads = kernels.threads
-        self._batch = Batch(
-            rows=limits.rows,
-            samples=limits.samples,
-            sequences=limits.sequences,
-            table_pages=-(-limits.positions // layout.page_size),
-            page_size=layout.page_size,
-            num_pages=len(pool),
-            vocabulary=spec.vocab_size,
-            positions=limits.positions,
-            group_size=spec.group_size,
-            grouped=grouped,
-        )
-        self._workspace = Workspace(
-            threads=kernels.threads,
-            max_rows=max(limits.rows, limits.samples),
-            max_inputs=max(spec.hidden_size, spec.q_size, spec.intermediate_size),
-            query_width=spec.q_size,
-            group_size=spec.group_size,
-            heads=spec.num_heads,
-            head_dim=spec.head_dim,
-            max_partials=self._batch.max_partials,
-        )
-        self._codec = layout.codec
-        self._kv = _kv_view(spec, layout, pool)
-        self._rotary = _rotary(spec.rope, limits.positions)
-        self._local_rotary = (
-            _rotary(spec.local_rope, limits.positions) if spec.local_rope else self._rotary
-        )
-        self._x = Tensor(limits.rows, spec.hidden_size)
-        self._qkv = Tensor(limits.rows, spec.q_size + 2 * spec.kv_size)
-        self._mixed = Tensor(limits.rows, spec.q_size)
-        self._gate_up = Tensor(limits.rows, 2 * spec.intermediate_size)
-        self._branch = Tensor(limits.rows if spec.post_norms else 1, spec.hidden_size)
-        self._last = Tensor(limits.samples, spec.hidden_size)
-        self._logits = Tensor(limits.samples, weights.logits.outputs)
-        self._logit_rows = self._logits.numpy()[:, : spec.vocab_size]
-        self._program = Program(kernels, self._workspace, self._batch)
-        self._record(weights)
-
-    def _record(self, weights: ModelWeights) -> None:
-        """Write the forward pass down; a step runs it over the rows that the batch then holds.
-
-        Two linears of a layer add to the residual stream ``x``, the others write.
-        """
-        run, x = self._program, self._x
-        run.embed(weights.embedding, self.spec.embedding_scale, x)
-        for i, layer in enumerate(weights.layers):
+    def _record(self) -> None:
+        """Record the pass. Two linears of a layer add to the residual stream ``x``."""
+        run, x, last = self._program, self._tensors["x"], self._tensors["last"]
+        run.embed(self.weights.embedding, self.shape.embedding_scale, x)
+        for i, layer in enumerate(self.weights.layers):
             self._record_layer(i, layer)
-        run.gather(x, self._last)
-        norm = self._norm(weights.output_norm)
-        run.linear("logits", weights.logits, self._last, norm, self._logits, sampled=True)
+        run.gather(x, last)
+        run.linear(
+            "logits",
+            self.weights.logits,
+            last,
+            self._tensors["logits"],
+            prologue=self._norm(self.weights.output_norm),
+            sampled=True,
+        )
 
     def _record_layer(self, i: int, layer: LayerWeights) -> None:
-        run, x, qkv, mixed, gate_up = (
-            self._program,
-            self._x,
-            self._qkv,
-            self._mixed,
-            self._gate_up,
-        )
-        gated = Input.silu_mul() if self.spec.activation == "silu" else Input.gelu_mul()
-        run.linear("qkv", layer.qkv, x, self._norm(layer.attention_norm), qkv)
+        run, tensors = self._program, self._tensors
+        x, qkv, mixed, gate_up = (tensors[name] for name in ("x", "qkv", "mixed", "gate_up"))
+        run.linear("qkv", layer.qkv, x, qkv, prologue=self._norm(layer.attention_norm))
         run.attend(self._attention(i, layer), qkv, mixed)
-        self._add("output", layer.output, mixed, Input.plain(), layer.post_attention_norm)
-        run.linear("gate, up", layer.gate_up, x, self._norm(layer.ffn_norm), gate_up)
-        self._add("down", layer.down, gate_up, gated, layer.post_ffn_norm)
+        self._add("output", layer.output, mixed, None, layer.post_attention_norm)
+        run.linear("gate, up", layer.gate_up, x, gate_up, prologue=self._norm(layer.ffn_norm))
+        self._add("down", layer.down, gate_up, self.shape.activation, layer.post_ffn_norm)
 
     def _attention(self, i: int, layer: LayerWeights) -> Attention:
-        spec = self.spec
-        window = spec.layers[i].window
-        scale = spec.attention_scale or 1 / math.sqrt(spec.head_dim)
-        transform = self._codec.transform(i)
-        options: dict[str, Any] = {}
-        if transform is not None:
-            options = {
-                "key_constant": _flat(transform.constant),
-                "key_scale": _flat(transform.scale),
-                "hadamard_keys": transform.hadamard_keys,
-                "hadamard_values": transform.hadamard_values,
-            }
+        shape = self.shape
+        window = shape.layers[i].window
+        rope = shape.rope if window is None else shape.local_rope or shape.rope
         return Attention(
-            self._kv,
-            self._rotary if window is None else self._local_rotary,
-            i,
-            math.log2(math.e) * scale,
-            window or 0,
-            layer.qkv_bias,
-            layer.q_norm,
-            layer.k_norm,
-            spec.rms_norm_eps,
-            **options,
+            layer=i,
+            scale=shape.attention_scale or 1 / math.sqrt(shape.head_dim),
+            rotary=self._rotary[rope],
+            window=window,
+            bias=layer.qkv_bias,
+            q_norm=layer.q_norm,
+            k_norm=layer.k_norm,
+            eps=shape.rms_norm_eps,
         )
 
     def _add(
-        self, name: str, weights: Projection, y: Tensor, given: Input, norm: Vector | None
+        self,
+        name: str,
+        weights: tuple[Matrix, ...],
+        y: Tensor,
+        prologue: Prologue,
+        norm: Vector | None,
     ) -> None:
         """Add a linear's output to the residual stream, normalised first where there is a norm."""
+        x = self._tensors["x"]
         if norm is None:
-            self._program.linear(name, weights, y, given, self._x, accumulate=True)
+            self._program.linear(name, weights, y, x, prologue=prologue, accumulate=True)
         else:
-            self._program.linear(name, weights, y, given, self._branch)
-            self._program.add_norm(self._branch, self._norm(norm), self._x)
+            branch = self._tensors["branch"]
+            self._program.linear(name, weights, y, branch, prologue=prologue)
+            self._program.add_norm(branch, self._norm(norm), x)
 
-    def _norm(self, weight: Vector) -> Input:
-        return Input.rms_norm(weight, self.spec.rms_norm_eps)
+    def _norm(self, weight: Vector) -> Norm:
+        return Norm(weight, self.shape.rms_norm_eps)
 
-    def forward(
-        self,
-        ids: npt.NDArray[np.int32],
-        positions: npt.NDArray[np.int32],
-        row_seq: npt.NDArray[np.int32],
-        tables: npt.NDArray[np.int32],
-        kv_len: npt.NDArray[np.int32],
-        sample_rows: npt.NDArray[np.int32],
-    ) -> npt.NDArray[np.float32]:
-        """The logits of ``sample_rows``, float32[S, vocab], valid until the next call.
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """Rows that one batch may have."""
+        return self._limits.rows
 
-        The arguments are the fields of ``BatchInput``. ValueError where they are out of bounds.
+    @property
+    def max_num_seqs(self) -> int:
+        """Sequences that one batch may have."""
+        return self._limits.sequences
+
+    def run(self, batch: BatchInput) -> Float32Array:
+        """float32[S, vocab]: the logits of ``sample_rows``, valid until the next run.
+
+        RequestError if more rows sample than the decoder was made for, ValueError where the batch
+        names a token, page or position that does not exist.
         """
-        # Attention has kv heads as many units as items: enough that no thread idles for long.
-        units = UNITS_PER_THREAD * self._threads if self._threads > 1 else 1
-        units_wanted = -(-units // self.spec.num_kv_heads)
-        self._batch.load(ids, positions, row_seq, tables, kv_len, sample_rows, units_wanted)
-        self._program.run()
-        return self._logit_rows[: len(sample_rows)]
+        samples = len(batch.sample_rows)
+        if samples > self._limits.samples:
+            raise RequestError(f"{samples} rows ask for logits, at most {self._limits.samples} may")
+        self._program.run(batch)
+        return self._tensors["logits"].read(samples)
 
-    def seconds(self) -> dict[str, float]:
-        """Seconds spent in the kernels so far, by operation."""
-        return dict(self._program.seconds())
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers: those of the program and the tables of the rotary embedding."""
+        tables = self._rotary.values()
+        return self._program.nbytes + sum(t.cosines.nbytes + t.sines.nbytes for t in tables)
 
     @property
     def page_bytes_read(self) -> int:
-        """Bytes of keys and values that attention has read so far.
-
-        A page counts once for each of attention's work items that reads it, however many rows that
-        item has; what a window hides does not count.
-        """
+        """Bytes of keys and values that attention has read so far."""
         return self._program.page_bytes_read
 
+    def seconds(self) -> dict[str, float]:
+        """Seconds spent in the operations so far, by name; the rest of a step is Python's."""
+        return self._program.seconds()
 
-def _kv_view(spec: ModelShape, layout: KVLayout, pool: npt.NDArray[np.uint8]) -> KVView:
-    """Where and how keys and values lie in the pages of ``pool``."""
-    codecs = () if layout.codec.is_plain else (layout.codec_ids(), layout.clips())
-    return KVView(
-        pool,
-        layout.page_size,
-        spec.num_layers,
-        spec.num_kv_heads,
-        spec.group_size,
-        spec.head_dim,
-        *codecs,
+
+def load_decoder(
+    checkpoint: Checkpoint,
+    backend: Backend,
+    pool: PagePool,
+    config: EngineConfig,
+    progress: Progress | None = None,
+) -> Decoder:
+    """Pack the weights of ``checkpoint``, which may be closed afterwards, and record the pass.
+
+    ``progress`` as for ``load_weights``; ``pool`` is of ``backend``. ConfigError where the backend
+    cannot be opened, ModelFileError for weights that cannot be served.
+    """
+    shape = checkpoint.shape
+    weights = load_weights(checkpoint, backend, progress)
+    return Decoder(shape, weights, backend, pool, step_limits(config, shape, pool.num_tokens))
+
+
+def step_limits(config: EngineConfig, shape: ModelShape, num_tokens: int) -> StepLimits:
+    """The largest step of an engine whose pages hold ``num_tokens`` tokens."""
+    return StepLimits(
+        rows=max(config.max_num_batched_tokens, config.max_num_seqs),
+        samples=config.max_num_seqs,
+        sequences=config.max_num_seqs,
+        positions=min(config.model_len(shape.context_length), num_tokens),
     )
 
 
-def _flat(rows: Vector | None) -> Vector | None:
-    """Rows one after the other, as the kernels take them."""
-    return None if rows is None else np.ascontiguousarray(rows, dtype=np.float32).reshape(-1)
+def tensor_sizes(shape: ModelShape, limits: StepLimits) -> dict[str, tuple[int, int]]:
+    """Rows and columns of every tensor of the forward pass.
+
+    ::
+
+        x        the residual stream
+        qkv      queries, keys, values
+        mixed    attention's output
+        gate_up  gate, then up
+        branch   what is normalised before it is added, where the model has that
+        last     x of the rows that sample
+        logits   of the rows that sample
+    """
+    rows, samples = limits.rows, limits.samples
+    sizes = {
+        "x": (rows, shape.hidden_size),
+        "qkv": (rows, shape.q_size + 2 * shape.kv_size),
+        "mixed": (rows, shape.q_size),
+        "gate_up": (rows, 2 * shape.intermediate_size),
+        "last": (samples, shape.hidden_size),
+        "logits": (samples, shape.vocab_size),
+    }
+    return sizes | ({"branch": (rows, shape.hidden_size)} if shape.post_norms else {})
 
 
-def _rotary(rope: RopeSpec, positions: int) -> Rotary:
-    return Rotary(*rope_tables(rope, positions), rope.pairs == "interleaved")
+def decoder_bytes(shape: ModelShape, page_size: int, limits: StepLimits, backend: Backend) -> int:
+    """``nbytes`` of a decoder, before there is one."""
+    tensors = sum(backend.tensor_bytes(*size) for size in tensor_sizes(shape, limits).values())
+    tables = sum(FLOAT * limits.positions * rope.dims for rope in _ropes(shape))
+    return tensors + tables + backend.program_bytes(shape, page_size, limits)
+
+
+def _ropes(shape: ModelShape) -> Iterator[RopeSpec]:
+    """The rotary embeddings of a model: that of all layers, and that of layers with a window."""
+    yield shape.rope
+    if shape.local_rope is not None and shape.local_rope != shape.rope:
+        yield shape.local_rope

@@ -8,17 +8,17 @@ from kvreuse.kv.keys import namespace
 from kvreuse.kv.layout import KVLayout
 from kvreuse.model.checkpoint import Checkpoint
 from kvreuse.model.rope import rope_tables
-from kvreuse.ops.native import ARITHMETIC
 from kvreuse.shape import RopeSpec
 
 _ROPE_POSITIONS = 4096
 """Positions whose rows are hashed: tables that differ at all differ here."""
 
 
-def namespace_of(checkpoint: Checkpoint, layout: KVLayout) -> bytes:
+def namespace_of(checkpoint: Checkpoint, layout: KVLayout, arithmetic: int) -> bytes:
     """32 bytes that are equal only where equal tokens have equal pages, in any process.
 
-    The weights enter as the SHA-256 of their files (see ``Checkpoint.digest``).
+    ``arithmetic`` is the backend's. The weights enter as the SHA-256 of their files (see
+    ``Checkpoint.digest``).
     """
     shape = checkpoint.shape
     return namespace(
@@ -27,7 +27,7 @@ def namespace_of(checkpoint: Checkpoint, layout: KVLayout) -> bytes:
         layout=layout.fingerprint(),
         rope=_rope_digest(shape.rope),
         local_rope=_rope_digest(shape.local_rope) if shape.local_rope else b"",
-        arithmetic=ARITHMETIC,
+        arithmetic=arithmetic,
     )
 
 

@@ -1,4 +1,4 @@
-"""Weights of a model, repacked from its checkpoint into the kernels' layouts."""
+"""Weights of a model, packed by a backend from its checkpoint."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import numpy.typing as npt
 from kvreuse.errors import ModelFileError, shown
 from kvreuse.model.checkpoint import Checkpoint
 from kvreuse.model.tensors import Role, StoredTensor, Weight
-from kvreuse.ops.native import Arena, Kernels, Matrix, Projection
+from kvreuse.ops.backend import Backend, Matrix, SourceMatrix
 from kvreuse.ops.tensor_types import PACKINGS, TensorType
 from kvreuse.shape import ModelShape
 
 Vector = npt.NDArray[np.float32]
+Matrices = tuple[Matrix, ...]
+"""Matrices of one linear, whose outputs lie side by side."""
 Progress = Callable[[int, int], None]
 """Called with (bytes of matrices repacked so far, bytes of all matrices), as stored."""
 
@@ -31,11 +33,11 @@ class LayerWeights:
     """
 
     attention_norm: Vector
-    qkv: Projection
-    output: Projection
+    qkv: Matrices
+    output: Matrices
     ffn_norm: Vector
-    gate_up: Projection
-    down: Projection
+    gate_up: Matrices
+    down: Matrices
     qkv_bias: Vector | None = None
     q_norm: Vector | None = None
     k_norm: Vector | None = None
@@ -66,7 +68,7 @@ class ModelWeights:
     embedding: Matrix
     layers: tuple[LayerWeights, ...]
     output_norm: Vector
-    logits: Projection
+    logits: Matrices
     repacked: tuple[Repacked, ...] = ()
 
     @property
@@ -77,26 +79,26 @@ class ModelWeights:
 
     def matrices(self) -> list[Matrix]:
         """Every packed matrix; a tied one comes twice."""
-        projections = [self.logits]
+        linears = [self.logits]
         for layer in self.layers:
-            projections += [layer.qkv, layer.output, layer.gate_up, layer.down]
-        return [self.embedding, *(part for p in projections for part in p.parts)]
+            linears += [layer.qkv, layer.output, layer.gate_up, layer.down]
+        return [self.embedding, *(matrix for linear in linears for matrix in linear)]
 
 
 def load_weights(
-    checkpoint: Checkpoint, kernels: Kernels, progress: Progress | None = None
+    checkpoint: Checkpoint, backend: Backend, progress: Progress | None = None
 ) -> ModelWeights:
-    """Repack all weights of a checkpoint; ``repacked`` of the result says how.
+    """Pack all weights of a checkpoint; ``repacked`` of the result says how.
 
     The file's memory is given back tensor by tensor. The largest tensors come first, so that the
     peak is little more than the packed size. Raises ``ModelFileError`` for numbers that are not
     finite, and where the checkpoint cannot be served.
     """
     shape = checkpoint.shape
-    packer = _Packer(checkpoint, kernels, progress)
+    packer = _Packer(checkpoint, backend, progress)
     embedding = packer.matrix(Weight(Role.EMBEDDING))
     tied = shape.tied_embeddings
-    logits = Projection([embedding]) if tied else packer.projection(Weight(Role.LOGITS))
+    logits = (embedding,) if tied else packer.linear(Weight(Role.LOGITS))
     return ModelWeights(
         embedding=embedding,
         layers=tuple(_load_layer(packer, shape, i) for i in range(shape.num_layers)),
@@ -107,8 +109,8 @@ def load_weights(
 
 
 def _load_layer(packer: _Packer, shape: ModelShape, layer: int) -> LayerWeights:
-    def projection(*roles: Role) -> Projection:
-        return packer.projection(*(Weight(role, layer) for role in roles))
+    def linear(*roles: Role) -> Matrices:
+        return packer.linear(*(Weight(role, layer) for role in roles))
 
     def vector(*roles: Role) -> Vector:
         return np.concatenate([packer.vector(Weight(role, layer)) for role in roles])
@@ -118,11 +120,11 @@ def _load_layer(packer: _Packer, shape: ModelShape, layer: int) -> LayerWeights:
 
     return LayerWeights(
         attention_norm=vector(Role.ATTENTION_NORM),
-        qkv=projection(Role.QUERY, Role.KEY, Role.VALUE),
-        output=projection(Role.ATTENTION_OUTPUT),
+        qkv=linear(Role.QUERY, Role.KEY, Role.VALUE),
+        output=linear(Role.ATTENTION_OUTPUT),
         ffn_norm=vector(Role.FFN_NORM),
-        gate_up=projection(Role.GATE, Role.UP),
-        down=projection(Role.DOWN),
+        gate_up=linear(Role.GATE, Role.UP),
+        down=linear(Role.DOWN),
         qkv_bias=vector_if(shape.qkv_bias, Role.QUERY_BIAS, Role.KEY_BIAS, Role.VALUE_BIAS),
         q_norm=vector_if(shape.qk_norm, Role.QUERY_NORM),
         k_norm=vector_if(shape.qk_norm, Role.KEY_NORM),
@@ -134,10 +136,9 @@ def _load_layer(packer: _Packer, shape: ModelShape, layer: int) -> LayerWeights:
 class _Packer:
     """Packs tensors of a checkpoint, and keeps the report of it."""
 
-    def __init__(self, checkpoint: Checkpoint, kernels: Kernels, progress: Progress | None) -> None:
+    def __init__(self, checkpoint: Checkpoint, backend: Backend, progress: Progress | None) -> None:
         self._checkpoint = checkpoint
-        self._kernels = kernels
-        self._arena = Arena()
+        self._backend = backend
         self._progress = progress
         self._total = sum(t.nbytes for t in checkpoint.tensors.values() if len(t.shape) == 2)
         self._repacked: dict[TensorType, Repacked] = {}
@@ -146,10 +147,11 @@ class _Packer:
         """One packed matrix of tensors of one type, their rows stacked."""
         tensors = [self._checkpoint.tensors[weight] for weight in weights]
         sources = [
-            (self._checkpoint.data(t), int(t.type), *_rows_columns(t), _the(t)) for t in tensors
+            SourceMatrix(self._checkpoint.data(t), int(t.type), *_rows_columns(t), _the(t))
+            for t in tensors
         ]
         try:
-            matrix = self._kernels.pack(sources, self._arena)
+            matrix = self._backend.pack(sources)
         except ValueError as error:
             raise ModelFileError(f"{self._checkpoint.path}: {error}") from None
         del sources
@@ -158,10 +160,10 @@ class _Packer:
             self._count(tensor, matrix)
         return matrix
 
-    def projection(self, *weights: Weight) -> Projection:
+    def linear(self, *weights: Weight) -> Matrices:
         """The matrices in order; neighbours of one type become one packed matrix."""
         runs = itertools.groupby(weights, lambda weight: self._checkpoint.tensors[weight].type)
-        return Projection([self.matrix(*run) for _, run in runs])
+        return tuple(self.matrix(*run) for _, run in runs)
 
     def vector(self, weight: Weight) -> Vector:
         """A vector of F32, F16 or BF16 as float32, exactly."""

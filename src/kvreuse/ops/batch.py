@@ -10,7 +10,7 @@ import numpy.typing as npt
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
 Copy = tuple[int, int, int]
-"""(source page, destination page, tokens): rows of a page that another one needs as well."""
+"""(source page, destination page, tokens): the first tokens of a page are copied to another one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,3 +36,21 @@ class BatchInput:
     """int32[S]: the rows whose logits are wanted, ascending."""
     copies: tuple[Copy, ...] = ()
     """Done before anything else."""
+
+    @classmethod
+    def of_one(
+        cls, ids: Int32Array, start: int, table: Int32Array, sample_rows: Int32Array
+    ) -> BatchInput:
+        """Tokens ``ids`` int32[T] of one sequence from position ``start`` on.
+
+        ``table`` is int32[P], its pages; earlier tokens are in them already.
+        """
+        end = start + len(ids)
+        return cls(
+            ids=ids,
+            positions=np.arange(start, end, dtype=np.int32),
+            row_seq=np.zeros(len(ids), dtype=np.int32),
+            tables=table[None],
+            kv_len=np.array([end], dtype=np.int32),
+            sample_rows=sample_rows,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -158,7 +159,7 @@ def _served(fields: Fields, cache: CacheShape, context_length: int) -> ModelShap
         vocab_size=fields.count("vocab_size", most=1 << 31),
         rms_norm_eps=1e-6,
         rope=rope,
-        local_rope=rope if gemma else None,
+        local_rope=dataclasses.replace(rope, base=1e6) if gemma else None,
         post_norms=gemma,
     )
 

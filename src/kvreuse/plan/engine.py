@@ -8,9 +8,10 @@ from kvreuse.config import EngineConfig
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import pages_within
 from kvreuse.model.checkpoint import Checkpoint
-from kvreuse.plan.buffers import StepShape, buffer_bytes, process_bytes
+from kvreuse.model.decoder import decoder_bytes, step_limits
+from kvreuse.ops.backend import Backend
+from kvreuse.plan.buffers import process_bytes
 from kvreuse.plan.weights import packed_bytes, vector_bytes
-from kvreuse.shape import ModelShape
 from kvreuse.sizes import format_size
 
 
@@ -70,27 +71,18 @@ class EnginePlan:
 
 
 def plan_engine(
-    checkpoint: Checkpoint,
-    shape: ModelShape,
-    layout: KVLayout,
-    config: EngineConfig,
-    threads: int,
+    checkpoint: Checkpoint, layout: KVLayout, config: EngineConfig, backend: Backend
 ) -> EnginePlan:
     """The plan of an engine that serves a model by ``config``, known before its weights are read.
 
     ConfigError if the memory for the KV cache is more than there is, or holds no page.
     """
     pool = PoolPlan.within(layout, config.kv_cache_bytes())
-    step = StepShape(
-        batched_tokens=config.max_num_batched_tokens,
-        sequences=config.max_num_seqs,
-        positions=min(config.model_len(shape.context_length), pool.num_tokens),
-        threads=threads,
-    )
+    shape, tensors = checkpoint.shape, checkpoint.tensors.values()
+    limits = step_limits(config, shape, pool.num_tokens)
     return EnginePlan(
-        weights=packed_bytes(checkpoint.tensors.values())
-        + vector_bytes(checkpoint.tensors.values()),
-        buffers=buffer_bytes(shape, step),
+        weights=packed_bytes(tensors, backend) + vector_bytes(tensors),
+        buffers=decoder_bytes(shape, layout.page_size, limits, backend),
         process=process_bytes(shape.vocab_size),
         pool=pool,
     )

@@ -103,7 +103,7 @@ class MemoryPlan:
     kv: KVPlan
     weight_bytes: int | None
     by_reserved: bool
-    step: StepShape = dataclasses.field(default_factory=StepShape)
+    step: StepShape
 
     def kv_bytes(self, tokens: int, parallel: int = 1, shared: int = 0) -> int:
         """Keys, values and states of the sequences."""

@@ -9,6 +9,7 @@ from typing import Any
 from kvreuse.errors import ConfigError
 from kvreuse.kv.codec.codec import UNIFORM
 from kvreuse.kv.layout import check_page_size
+from kvreuse.ops.backend import Backend
 from kvreuse.plan.buffers import StepShape
 from kvreuse.plan.memory import UNBOUNDED, KVPlan, MemoryPlan
 from kvreuse.plan.source import PlannedModel
@@ -28,12 +29,12 @@ class Wish:
     """
 
     memory: int
+    backend: Backend
     context: int | None = None
     parallel: int = 1
     shared_prefix: int = 0
     codec: str = "bf16"
     page_size: int = 32
-    threads: int = 1
 
     def __post_init__(self) -> None:
         """Check what can be checked without a model."""
@@ -61,7 +62,7 @@ def plan_of(model: PlannedModel, wish: Wish, codec: str | None = None) -> Memory
         KVPlan(model.shape, codec or wish.codec, wish.page_size),
         model.weight_bytes,
         by_reserved=model.served,
-        step=StepShape(threads=wish.threads),
+        step=StepShape(wish.backend, page_size=wish.page_size),
     )
 
 

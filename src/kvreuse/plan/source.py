@@ -11,6 +11,7 @@ from kvreuse.model.fetch import folders, hub
 from kvreuse.model.fetch.source import CATALOGUE, resolve
 from kvreuse.model.gguf.container import MAGIC, GGUFFile
 from kvreuse.model.open import open_checkpoint
+from kvreuse.ops.backend import Backend
 from kvreuse.plan.config_json import SERVED, cache_shape_of, read_config, shape_of, text_fields
 from kvreuse.plan.facts import Fact, facts, find
 from kvreuse.plan.fields import Fields
@@ -42,23 +43,24 @@ class PlannedModel:
         return not self.unserved
 
 
-def find_model(name: str) -> PlannedModel:
+def find_model(name: str, backend: Backend) -> PlannedModel:
     """The model that ``name`` means: a file, a folder, a name of the facts or of the models here.
 
     A GGUF file, a config.json, a folder with one of them, a file of the models' folders, a name or
-    repository of ``facts.toml``. ModelFileError where it is none, or its memory is not known.
+    repository of ``facts.toml``. Weights of a GGUF file that is served count as ``backend`` packs
+    them. ModelFileError where it is none, or its memory is not known.
     """
     path = Path(name)
     if _is(path, "dir"):
-        return _of_folder(path)
+        return _of_folder(path, backend)
     if _is(path, "file"):
-        return _of_config(path, name) if _looks_like_json(path) else _of_gguf(path, name)
+        return _of_config(path, name) if _looks_like_json(path) else _of_gguf(path, name, backend)
     if found := _in_folders(name):
-        return _of_gguf(found, name)
+        return _of_gguf(found, name, backend)
     if fact := find(name):
         return _of_fact(fact)
     if (hub_name := hub.parse(name)) and hub_name.file:
-        return _of_gguf(resolve(name), name)
+        return _of_gguf(resolve(name), name, backend)
     known = ", ".join(facts())
     raise ModelFileError(
         f"{name!r} is neither a GGUF file, a config.json nor a folder with one, "
@@ -71,14 +73,14 @@ def with_weights(model: PlannedModel, nbytes: int) -> PlannedModel:
     return dataclasses.replace(model, weight_bytes=nbytes, weights_as="as given")
 
 
-def _of_gguf(path: Path, name: str) -> PlannedModel:
+def _of_gguf(path: Path, name: str, backend: Backend) -> PlannedModel:
     with open_checkpoint(path) as checkpoint:
         try:
             served = checkpoint.shape
         except ModelFileError as error:
             return _of_unserved_gguf(path, name, str(error).removeprefix(f"{path}: "))
         tensors = checkpoint.tensors.values()
-        weights = packed_bytes(tensors) + vector_bytes(tensors)
+        weights = packed_bytes(tensors, backend) + vector_bytes(tensors)
         return PlannedModel(name, str(path), served, weights, "packed")
 
 
@@ -113,14 +115,14 @@ def _of_fields(
     return PlannedModel(name, source, shape, weights, weights_as, reason)
 
 
-def _of_folder(folder: Path) -> PlannedModel:
+def _of_folder(folder: Path, backend: Backend) -> PlannedModel:
     """A model's folder as of the hub: config.json, and safetensors where they are there."""
     config = folder / "config.json"
     if _is(config, "file"):
         return _of_config(config, folder.name or str(folder), _safetensors_bytes(folder))
     files = sorted(folder.glob(f"*{folders.SUFFIX}"))
     if len(files) == 1:
-        return _of_gguf(files[0], files[0].stem)
+        return _of_gguf(files[0], files[0].stem, backend)
     there = f"{len(files)} GGUF files: name one of them" if files else "no GGUF file either"
     raise ModelFileError(f"{folder}: has no config.json, and {there}")
 

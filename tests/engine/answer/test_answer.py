@@ -1,4 +1,4 @@
-"""How answers end and what text they have: real tokens, served through pages, from a script."""
+"""The ends and the texts of answers: scripted logits, a real tokenizer, a real engine."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_before_min_tokens_neither_ids_nor_texts_end_it(tokenizer: Tokenizer) ->
     script = Script(tokenizer, "a b")
     completion, _ = script.say(dataclasses.replace(PARAMS, min_tokens=6, stop=" b"))
     assert len(script.ids) == 2
-    # The script wants to end after two tokens; the third best is said until it may.
+    # The script ends after two tokens; the third best token is chosen until it may end.
     assert list(completion.token_ids) == [*script.ids, *[100] * 4, script.eos]
     assert completion.text == "a b" + tokenizer.token_text(100) * 4
 

@@ -234,7 +234,7 @@ def schema_chain(links: int) -> StructuredOutputs:
 def test_deep_forms_are_followed_to_a_limit(
     llm: LLM, chain: Callable[[int], StructuredOutputs], links: int
 ) -> None:
-    """Behind which the stack would end, and with it the process; in a thread, as of a server."""
+    """Deeper nesting would overflow the stack; in a thread, as in a server."""
     params = SamplingParams(temperature=0, max_tokens=4, structured_outputs=chain(links))
     with ThreadPoolExecutor(1) as pool:
         (output,) = pool.submit(llm.generate, "x", params).result()

@@ -1,4 +1,4 @@
-"""What llguidance is told of a tokenizer: bytes, special tokens, and how text in a text is cut."""
+"""The adapter for llguidance: bytes, special tokens, and text that follows other text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calibration files: what is written comes back; what is damaged, or of another model, is told."""
+"""Calibration files: a round trip, and errors for damaged files and files of other models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planes: what rows become, the place of every byte, and the way back."""
+"""Plane codecs: encoding of rows, the place of every byte, and decoding."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_a_clip_gives_finer_steps_and_cuts_the_ends() -> None:
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3.1e38])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_number_stays_none(bad: float, kind: Kind) -> None:
-    """The row (int4: the group) comes back as NaN; its neighbours do not notice."""
+    """The row (int4: the group) is decoded as NaN; its neighbours are not affected."""
     clean, rows = random_rows(32, 96), random_rows(32, 96)
     rows[3, 70] = bad
     for codec in (INT8, INT4):

@@ -1,4 +1,4 @@
-"""What is remembered of evicted pages: beside a plain list of the latest evictions."""
+"""Ghosts, compared with a plain list of the latest evictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pages are worth: the policies, what is learned of reuse, and the duel with LRU."""
+"""Eviction policies, the learned hit density, and the duel with LRU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_until_something_is_known_older_pages_are_worth_less() -> None:
 
 
 def learned(reused_at: float, ended: int) -> ReuseAges:
-    """Kind 0 is used again at one age; kind 12, as often seen, hardly ever."""
+    """Kind 0 is reused at one age; kind 12, observed as often, hardly ever."""
     ages = ReuseAges(100)
     ages.reused_all(np.zeros(1000, dtype=np.uint8), np.full(1000, reused_at))
     ages.ended([0] * ended + [12] * 2000, [20_000] * (ended + 2000))

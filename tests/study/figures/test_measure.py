@@ -10,12 +10,15 @@ import pytest
 
 from kvreuse.errors import ConfigError
 from kvreuse.kv.layout import KVLayout
+from kvreuse.ops.native import NativeBackend
 from kvreuse.plan.memory import KVPlan
 from kvreuse.plan.source import find_model
 from kvreuse.study.figures import growth, memory, pool, prefix
 from kvreuse.study.figures.catalogue import KINDS
 from kvreuse.study.figures.record import Options, Record
 from kvreuse.study.figures.running import layout_of
+
+BACKEND = NativeBackend(threads=1)
 
 
 def options(model: Path, tokens: int, repeats: int = 1) -> Options:
@@ -49,7 +52,7 @@ def test_memory(model_path: Path, layout: KVLayout) -> None:
     record = memory.measure(options(model_path, 1000))
     data = record.data
     assert data["tokens"] == [64, 128, 256, 512, 1000]
-    geometry = find_model(str(model_path)).shape
+    geometry = find_model(str(model_path), BACKEND).shape
     for codec, batch in itertools.product(("bf16", "int4"), (1, 256)):
         plan = KVPlan(geometry, codec)
         wanted = [plan.reserved(tokens, batch) for tokens in data["tokens"]]

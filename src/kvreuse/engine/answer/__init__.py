@@ -1,1 +1,1 @@
-"""From logits to an answer: tokens, text, log-probabilities, and when it ends."""
+"""From logits to an answer: sampling, text, log-probabilities and stop conditions."""

@@ -1,4 +1,4 @@
-"""Answer: what becomes of a request's logits. Tokens, text, log-probabilities, and when to stop."""
+"""Answer: turns a request's logits into tokens, text and log-probabilities, and decides its end."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kvreuse.text.tokenizer import IncrementalDecoder, Tokenizer
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answering:
-    """What all answers of an engine have in common.
+    """What all answers of an engine share.
 
     Without a tokenizer there is no text, no end of sequence and no stop text. ``seed`` is for
-    requests that bring none of their own.
+    requests without a seed.
     """
 
     tokenizer: Tokenizer | None
@@ -28,11 +28,11 @@ class Answering:
 
 
 class Answer:
-    """The answer to one admitted request, grown by one token a call.
+    """The answer to one admitted request; each ``advance`` adds one token.
 
-    Of the ways to end the first that applies counts: a token of ``stop_token_ids`` or of the end
-    of sequence, a stop text, the end of its form, the number of tokens. One whose form can be
-    followed no further is aborted, and ``stop_reason`` says why.
+    It ends with the first of these: a token of ``stop_token_ids`` or an end of sequence, a stop
+    text, the end of its structured output, ``max_tokens``. If the structured output cannot be
+    continued, the answer is aborted and ``stop_reason`` says why.
     """
 
     __slots__ = (
@@ -48,7 +48,7 @@ class Answer:
     )
 
     def __init__(self, request: Request, common: Answering, guide: Guide | None = None) -> None:
-        """``guide`` is at the start of the form that the answer has to follow, if there is one."""
+        """``guide`` is at the start of the answer's structured output; None: any text."""
         params, tokenizer = request.params, common.tokenizer
         self.request = request
         self.finish_reason: FinishReason | None = None
@@ -87,9 +87,9 @@ class Answer:
         return self._text.text if self._text is not None else ""
 
     def advance(self, logits: Float32Array) -> tuple[int, str]:
-        """Choose a token from float32[vocab] ``logits``, append it; returns it and new text.
+        """Sample a token from float32[vocab] ``logits`` and append it; returns it and the new text.
 
-        Sets ``finish_reason`` if the answer ends with it.
+        Sets ``finish_reason`` if the answer ends with this token.
         """
         token = self._sampler.sample(logits)
         self.request.append(token)
@@ -99,11 +99,11 @@ class Answer:
         return token, (text + self.finish() if self.finish_reason is not None else text)
 
     def finish(self) -> str:
-        """The answer ends: returns the text that was held back."""
+        """End the answer; returns the text that was held back."""
         return self._text.finish() if self._text is not None else ""
 
     def _take(self, token: int) -> str:
-        """Decide what ``token``, the last of the answer, ends; returns the text it makes final."""
+        """Check whether ``token`` ends the answer; returns the text that became final."""
         stream = self._text
         if token in self._stop_ids or token in self._eos_ids:
             self.finish_reason = "stop"
@@ -123,7 +123,7 @@ class Answer:
         return text
 
     def _report(self, logits: Float32Array, token: int, reported: list[dict[int, Logprob]]) -> None:
-        """Put the log-probabilities of this step into ``reported``."""
+        """Append the log-probabilities of this step to ``reported``."""
         found = top_logprobs(logits, token, self.request.params.logprobs or 0)
         self.request.cumulative_logprob += found[0].logprob
         text_of = self._tokenizer.token_text if self._tokenizer else lambda token_id: ""

@@ -1,9 +1,9 @@
-"""The tokens that may be drawn, their weights, and the draw.
+"""Random sampling: the candidate tokens, their weights, and the draw.
 
-After a step of the kernels nothing of NumPy is left in the caches: the first call of any of its
-functions costs ten times what it does in a loop. So a draw makes few calls on the whole vocabulary,
-and what is heavy, which is nearly always a few dozen tokens, goes through plain Python. Weights are
-float32, as logits are.
+A step of the kernels evicts NumPy from the CPU's caches: the first call of any of its functions
+costs ten times what it costs in a loop. So a draw makes few calls on the whole vocabulary, and the
+heavy tokens, nearly always a few dozen, are handled in plain Python. Weights are float32, as logits
+are.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.integer[Any]]
 
 HEAVY = math.exp(-8)
-"""Tokens that weigh at least this much of the heaviest come first when one is drawn."""
+"""Heavy tokens: their weight is at least this (the largest is 1); a draw cumulates them first."""
 
-_LIGHTER = math.exp(-12)  # where a nucleus goes beyond the heavy ones, it seldom goes beyond this
-_IN_PYTHON = 128  # heavy tokens that are cheaper to handle one by one
-_FEW = 1024  # weights that are sorted, or summed one by one, outright
-_GROUPS, _MIN_GROUPS = 8, 512  # groups for each of the k largest that are looked for, and at least
-_LARGE = 100_000  # a vocabulary in which it pays to look at what is near the largest logit first
-_NEAR, _SPARSE = 18, 8  # that is what weighs exp(-this) or more, if it is one token in so many
-_LOWEST = -3e38  # below any logit but -inf, which bans a token
+_LIGHTER = math.exp(-12)  # a nucleus seldom has tokens of less weight
+_IN_PYTHON = 128  # up to so many heavy tokens are handled in plain Python
+_FEW = 1024  # up to so many weights are sorted, or summed one by one
+_GROUPS, _MIN_GROUPS = 8, 512  # groups to find the k largest: 8 k of them, at least 512
+_LARGE = 100_000  # from this size of vocabulary on, tokens near the largest logit are tried first
+_NEAR, _SPARSE = 18, 8  # near: weight >= exp(-18); tried if at most one token in 8 is near
+_LOWEST = -3e38  # below every logit except -inf, which bans a token
 
 
 def choose(logits: Floats, largest: float, params: SamplingParams, uniform: float) -> int:
     """The token that ``uniform``, in [0, 1), falls on: the inverse of the cumulated weights.
 
-    A weight is ``exp((logit - largest) / temperature)``: a probability but for its scale. They are
-    cumulated over the heavy tokens first (``HEAVY``), ids ascending, then over the others.
-    ``largest`` is the largest of float32[n] ``logits``, a finite number.
+    A weight is ``exp((logit - largest) / temperature)``, a probability up to a factor. Weights are
+    cumulated over the heavy tokens (``HEAVY``) first, ids ascending, then over the others.
+    ``largest`` is the largest of float32[n] ``logits`` and finite.
     """
     ids = limited(logits, largest, params)
     if ids is None and len(logits) >= _LARGE:
@@ -51,10 +51,10 @@ def choose(logits: Floats, largest: float, params: SamplingParams, uniform: floa
 
 
 def limited(logits: Floats, largest: float, params: SamplingParams) -> Ids | None:
-    """Ids, ascending, of what ``min_p`` and ``top_k`` leave; None for all.
+    """Ids, ascending, of the tokens that ``min_p`` and ``top_k`` keep; None for all.
 
-    Both keep a most probable part, so that their order does not matter; ``top_p`` counts what they
-    leave as the whole, as vLLM does.
+    Both keep the most probable tokens, so their order does not matter. ``top_p`` is a share of what
+    they keep, as in vLLM.
     """
     least = None
     if params.min_p > 0:  # the logit of a token that weighs min_p
@@ -70,7 +70,7 @@ def limited(logits: Floats, largest: float, params: SamplingParams) -> Ids | Non
 
 
 def weigh(logits: Floats, largest: float, temperature: float) -> Floats:
-    """The weights of ``logits``, in an array of their own."""
+    """The weights of ``logits``, in a new array."""
     weights: Floats = logits - np.float32(largest)
     if temperature != 1:
         weights *= np.float32(max(1 / temperature, 1e-30))  # above 0: -inf stays -inf
@@ -80,9 +80,9 @@ def weigh(logits: Floats, largest: float, temperature: float) -> Floats:
 def _draw_near(
     logits: Floats, largest: float, params: SamplingParams, uniform: float
 ) -> int | None:
-    """The token drawn, from those near the largest logit and a bound on what all others weigh.
+    """The token drawn, from the tokens near the largest logit and a bound on all other weights.
 
-    None where these are many, or do not decide it.
+    None if too many tokens are near, or if the draw depends on the others.
     """
     near = logits >= np.float32(max(largest - _NEAR * params.temperature, _LOWEST))
     if np.count_nonzero(near) * _SPARSE > len(logits):
@@ -95,10 +95,10 @@ def _draw_near(
 
 
 def _draw_heavy(weights: Floats, top_p: float, uniform: float, rest: float = 0.0) -> int | None:
-    """The index that ``uniform`` falls on, if that is one of a few heavy tokens.
+    """The index that ``uniform`` falls on, if it is one of a few heavy tokens, else None.
 
-    Beside ``weights`` there may be others, none of them heavy, that add up to at most ``rest``.
-    None where it is not, or depends on them, or the nucleus goes beyond the heavy tokens.
+    Beside ``weights`` there may be further ones, none of them heavy, that sum to at most ``rest``.
+    None, too, if the draw depends on them, or if the nucleus has tokens that are not heavy.
     """
     heavy = (weights >= HEAVY).nonzero()[0]
     if len(heavy) > _IN_PYTHON:
@@ -125,12 +125,12 @@ def _draw_heavy(weights: Floats, top_p: float, uniform: float, rest: float = 0.0
         if running > uniform * whole:
             return int(heavy[place]) if running > uniform * (whole + rest) else None
         last = place
-    # A nucleus adds up to its whole, but for rounding; else the draw is beyond the heavy tokens.
+    # Past the end: by rounding if there is a nucleus, else the draw falls on a token not heavy.
     return None if top_p == 1 or last is None else int(heavy[last])
 
 
 def _draw_among_all(weights: Floats, top_p: float, uniform: float) -> int:
-    """The index that ``uniform`` falls on; of the nucleus only, where there is one."""
+    """The index that ``uniform`` falls on, within the nucleus if ``top_p`` < 1."""
     kept = nucleus(weights, top_p) if top_p < 1 else None
     if kept is not None:
         weights = weights[kept]
@@ -146,8 +146,8 @@ def _draw_among_all(weights: Floats, top_p: float, uniform: float) -> int:
 def nucleus(weights: Floats, top_p: float) -> Ids:
     """Indices, ascending, of the fewest largest weights whose sum reaches ``top_p`` of the whole.
 
-    Of equal weights the lower index comes first. The smallest weight kept is closed in on from
-    both sides, so that few weights are ever sorted: the mass above a pivot says on which side.
+    Of equal weights the lower index comes first. The smallest weight kept is found by bisection at
+    the mean of the weights left, by the sum above it, so that few weights are sorted.
     """
     missing = top_p * float(weights.sum(dtype=np.float64))
     between, above = weights, 0
@@ -160,7 +160,7 @@ def nucleus(weights: Floats, top_p: float) -> Ids:
         upper = between >= between.mean()
         larger = between[upper]
         mass = float(larger.sum(dtype=np.float64))
-        if len(larger) == len(between):  # all alike, or the mean rounded past them
+        if len(larger) == len(between):  # all equal, or the mean was rounded below them
             break
         if mass >= missing:
             between = larger
@@ -182,8 +182,8 @@ def nucleus(weights: Floats, top_p: float) -> Ids:
 def largest_k(values: Floats, k: int) -> Ids:
     """Ids, ascending, of the ``k`` largest of ``values`` and of those equal to the last of them.
 
-    1 <= k <= len(values). Split into more than ``k`` groups, the k-th largest of the groups' maxima
-    is a lower bound that leaves few to look at.
+    1 <= k <= len(values). ``values`` are split into more than ``k`` groups: the k-th largest
+    maximum of a group is a lower bound, and few values reach it.
     """
     groups = max(_GROUPS * k, _MIN_GROUPS)
     rows = len(values) // groups
@@ -199,9 +199,9 @@ def largest_k(values: Floats, k: int) -> Ids:
 
 
 def draw(weights: Floats, target: float) -> int:
-    """The first index at which the running sum exceeds ``target``, a part of the whole.
+    """The first index at which the running sum exceeds ``target``, at most the whole sum.
 
-    The sum of many weights runs over rows of an almost square table first, then inside the row: 10
+    Many weights are summed over the rows of an almost square table first, then inside one row: 10
     times faster than one running sum, and in an order that depends on the length alone.
     """
     start, before, stop = 0, 0.0, len(weights)
@@ -217,5 +217,5 @@ def draw(weights: Floats, target: float) -> int:
     place = int(running.searchsorted(target, side="right"))
     if place < len(running):
         return start + place
-    # Rounding put the target at the end: the last that may be drawn up to there.
+    # By rounding the target is past the end: take the last weight that is not 0.
     return int(weights[:stop].nonzero()[0][-1])

@@ -1,4 +1,4 @@
-"""The text of an answer as it grows: whole characters, and nothing that a stop will cut off."""
+"""Incremental detokenization of an answer: whole characters only, and stop texts cut off."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from kvreuse.text.tokenizer import IncrementalDecoder
 
 
 class TextStream:
-    """Turns the tokens of one answer into text that is final: nothing emitted is ever taken back.
+    """Turns the tokens of one answer into text; text that was emitted never changes.
 
-    Stop texts are looked for in the decoded text, wherever its tokens part. Text that may still
-    become one is held back until that is decided. Of several stop texts the one that is complete
-    first counts, and of those that end together the longest.
+    Stop texts are searched in the decoded text, so they may span tokens. Text that may be the start
+    of a stop text is held back until that is decided. Of several stop texts the one that is
+    complete first counts, and of those that end together the longest.
     """
 
     __slots__ = (
@@ -32,14 +32,14 @@ class TextStream:
         include_stop: bool = False,
         min_tokens: int = 0,
     ) -> None:
-        """``min_tokens``: a stop text that is complete within so many tokens does not count."""
+        """A stop text that is complete within the first ``min_tokens`` tokens does not count."""
         self._decoder = decoder
         self._stops = stops
         self._include_stop = include_stop
         self._min_tokens = min_tokens
         self._num_tokens = 0
         self._held = ""
-        self._emitted = bytearray()  # UTF-8: unlike text it grows in place
+        self._emitted = bytearray()  # UTF-8; a bytearray grows in place, a str does not
         self.stopped_by: str | None = None
 
     @property
@@ -53,7 +53,7 @@ class TextStream:
         return self._take(self._decoder.push(token_id))
 
     def finish(self) -> str:
-        """The answer ends here: returns what was held back, an incomplete character included."""
+        """End the answer; returns the text held back, an incomplete character included."""
         if self.stopped_by is not None:
             return ""
         last = self._take(self._decoder.flush())
@@ -61,7 +61,7 @@ class TextStream:
         return last + (self._emit(held) if self.stopped_by is None else "")
 
     def _take(self, piece: str) -> str:
-        """Look for a stop text in what was held and ``piece``; emit what is not held further."""
+        """Search the text held back and ``piece`` for a stop text; emit what is final."""
         if not self._stops:
             return self._emit(piece)
         pending = self._held + piece
@@ -93,7 +93,7 @@ def first_stop(text: str, stops: tuple[str, ...]) -> tuple[int, str] | None:
 
 
 def held_length(text: str, stops: tuple[str, ...]) -> int:
-    """Length of the longest end of ``text`` that a stop text may start with, but is not whole."""
+    """Length of the longest end of ``text`` that is a proper prefix of a stop text."""
     longest = 0
     for stop in stops:
         for length in range(min(len(stop) - 1, len(text)), longest, -1):

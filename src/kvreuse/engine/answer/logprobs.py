@@ -1,4 +1,4 @@
-"""Log-probabilities, for answers that ask for them."""
+"""Log-probabilities, for requests that ask for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Penalties: what the tokens that a request has seen cost their logits."""
+"""Penalties: lower the logits of tokens that the prompt or the answer already has."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Ids = npt.NDArray[np.integer[Any]]
 
 
 class Penalties:
-    """The tokens a request has seen, each once, and how often the answer has them.
+    """The distinct tokens of prompt and answer, and how often the answer has each.
 
-    A step costs what there are of these, not of the vocabulary.
+    The cost of a step grows with their number, not with the vocabulary.
     """
 
     __slots__ = ("_num_seen", "_params", "_place", "_seen", "_times")
 
     def __init__(self, params: SamplingParams, vocab_size: int, prompt_ids: Ids) -> None:
-        """Start with the prompt, which counts for ``repetition_penalty`` only."""
+        """Start with the tokens of the prompt, which count for ``repetition_penalty`` only."""
         self._params = params
         first = np.unique(prompt_ids) if params.repetition_penalty != 1 else prompt_ids[:0]
         self._num_seen = count = len(first)
@@ -47,7 +47,7 @@ class Penalties:
         return np.concatenate([self._times, np.zeros_like(self._times)])
 
     def apply(self, logits: Floats) -> None:
-        """Change float32[vocab] ``logits`` in place: repetition, then frequency and presence."""
+        """Change float32[vocab] ``logits`` in place: repetition, then frequency, then presence."""
         params = self._params
         ids, times = self._seen[: self._num_seen], self._times[: self._num_seen]
         values = logits[ids]

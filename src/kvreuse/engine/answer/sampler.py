@@ -14,7 +14,7 @@ from kvreuse.engine.answer.penalties import Penalties
 from kvreuse.errors import ModelFileError
 
 _SPARSE = 8
-"""Where a guide allows less than one token in so many, only those are looked at."""
+"""If a guide allows less than one token in so many, only the allowed logits are processed."""
 
 
 class Sampler:
@@ -40,31 +40,32 @@ class Sampler:
         stop_ids: tuple[int, ...] = (),
         guide: Guide | None = None,
     ) -> None:
-        """``generator`` draws; without one the largest logit is taken, as greedy params want it.
+        """``generator`` gives the random numbers; None: the largest logit is chosen (greedy).
 
-        ``stop_ids`` are the tokens that would end the answer: banned before ``min_tokens``.
-
-        Only tokens that ``guide`` allows are chosen, and each moves it on.
+        ``stop_ids`` are the tokens that end the answer: they are banned for ``min_tokens``.
+        Only tokens that ``guide`` allows are chosen; it is advanced by each of them.
         """
         self._params = params
         self._penalties = Penalties(params, vocab_size, prompt_ids) if params.penalised else None
         banned = {token for token in stop_ids if token < vocab_size}
-        self._banned = sorted(banned) if len(banned) < vocab_size else []  # something must be left
+        self._banned = (
+            sorted(banned) if len(banned) < vocab_size else []
+        )  # at least one must remain
         self._generator = generator
         self._guide = guide
         self._num_sampled = 0
         self._plain = self._penalties is None and guide is None and not params.min_tokens
 
     def sample(self, logits: Floats) -> int:
-        """The next token for float32[vocab] ``logits``, which are left as they are.
+        """The next token for float32[vocab] ``logits``, which are not changed.
 
-        ModelFileError where none can be chosen, since the largest is no number or infinite.
+        ModelFileError if none can be chosen because the largest logit is NaN or infinite.
         """
         ids = None
         if not self._plain:
             logits, ids = self._processed(logits)
         token = int(logits.argmax())
-        largest = logits.item(token)  # NaN if there is one: argmax stops at it
+        largest = logits.item(token)  # NaN if any is: argmax returns the first NaN
         if not -math.inf < largest < math.inf:
             raise ModelFileError(
                 f"the model's largest logit is {largest}: its weights are damaged, or too large"
@@ -81,7 +82,7 @@ class Sampler:
         return token
 
     def _processed(self, logits: Floats) -> tuple[Floats, Ids | None]:
-        """What is left of the logits, and of which tokens they are (None: of all), in a copy."""
+        """The logits after penalties, guide and ban, in a copy; and their ids, None for all."""
         banned = self._banned if self._num_sampled < self._params.min_tokens else []
         if self._penalties is not None:
             logits = logits.copy()
@@ -95,9 +96,9 @@ class Sampler:
 
 
 def _restricted(logits: Floats, guide: Guide, banned: list[int]) -> tuple[Floats, Ids | None]:
-    """Only the logits that are allowed, and their ids; or all, with -inf for the others.
+    """The allowed logits and their ids; or, if many are allowed, all logits, -inf if not allowed.
 
-    What is ``banned`` is not allowed, unless nothing else is.
+    ``banned`` tokens are not allowed, unless the guide allows no other token.
     """
     allowed = guide.allowed
     if banned:
@@ -113,8 +114,8 @@ def _restricted(logits: Floats, guide: Guide, banned: list[int]) -> tuple[Floats
 def make_generator(seed: int | None, engine_seed: int, request_id: str) -> np.random.Generator:
     """The generator of one request: Philox, one uniform number a token.
 
-    Seeded by ``seed``; where that is None, by the engine's seed and the SHA-256 of the
-    request's id, so that a run repeats while requests differ.
+    Seeded by ``seed``; if that is None, by the engine's seed and the SHA-256 of the request's id,
+    so that a run can be repeated and requests still differ.
     """
     if seed is not None:
         return np.random.Generator(np.random.Philox(seed))

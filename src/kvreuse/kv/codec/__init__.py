@@ -1,1 +1,1 @@
-"""How keys and values become the bytes of a page."""
+"""KV cache codecs: how keys and values are encoded as the bytes of a page."""

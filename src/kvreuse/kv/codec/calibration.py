@@ -1,7 +1,7 @@
-"""Calibration: what was learnt about a model's keys and values, in one small safetensors file.
+"""Calibration: statistics of a model's keys and values, in one small safetensors file.
 
-Shapes: L layers, H KV heads, ``hd`` channels; K is 0 and V is 1 where both have an entry. All of
-it is optional: without constants nothing is subtracted, without scales nothing is scaled.
+Shapes: L layers, H KV heads, ``hd`` channels; in an axis of size 2 keys are 0 and values are 1.
+Every array is optional: without constants nothing is subtracted, without scales nothing is scaled.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from kvreuse.shape import LayerShape
 
 FORMAT = "kvreuse calibration 1"
 WIDTHS = ("bf16", "int8", "int4")
-"""Names of the codecs of a plane, by id: an entry of ``Calibration.widths``."""
+"""Names of the plane codecs by id; an entry of ``Calibration.widths`` is an id."""
 COLLAPSE = 0.25
-"""Relative increase of perplexity from which a codec is of no use on a model."""
+"""A codec that increases perplexity by more than this share is refused for the model."""
 
 Float32 = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
@@ -44,10 +44,10 @@ _TENSORS = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration:
-    """Transforms and widths for the keys and values of one model, and what they were found to cost.
+    """Transforms and widths for the keys and values of one model, and the measured loss of quality.
 
-    ConfigError where shapes or numbers cannot be. The last three fields tell what was measured;
-    no bit of a page depends on them.
+    ConfigError if shapes or numbers are invalid. The last three fields are measurements; no bit of
+    a page depends on them.
     """
 
     model_digest: str
@@ -55,9 +55,9 @@ class Calibration:
     constants: Float32 | None = None
     """float32[L, H, hd]: subtracted from the keys after RoPE."""
     scales: Float32 | None = None
-    """float32[L, H, hd], > 0: keys are divided by it, queries multiplied."""
+    """float32[L, H, hd], > 0: keys are divided by it, queries multiplied by it."""
     clips: Float32 | None = None
-    """float32[L, 2, H], in (0, 1]: share of a row's range that the integers cover."""
+    """float32[L, 2, H], in (0, 1]: the share of a row's range that the integers cover."""
     widths: Bytes | None = None
     """uint8[L, 2, H]: the codec of each plane for ``auto``, an index into WIDTHS."""
     hadamard_keys: bool = True
@@ -67,10 +67,10 @@ class Calibration:
     increases: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Relative increase of perplexity by codec, against bf16, on ``text``."""
     text: str = ""
-    """What it was measured on, in words."""
+    """The text it was measured on, in words."""
 
     def __post_init__(self) -> None:
-        """Check every array that is there."""
+        """Check all arrays."""
         for name, dtype in _TENSORS.items():
             array = getattr(self, name)
             if array is not None and (array.dtype != dtype or array.ndim not in (3, 4)):
@@ -79,7 +79,7 @@ class Calibration:
             shape for name in _TENSORS if (shape := self._layers_heads(name)) is not None
         }
         if len(layers_heads) > 1:
-            raise ConfigError("calibration: its arrays are of different numbers of layers or heads")
+            raise ConfigError("calibration: its arrays have different numbers of layers or heads")
         self._check_values()
 
     def _layers_heads(self, name: str) -> tuple[int, int] | None:
@@ -103,7 +103,7 @@ class Calibration:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of everything that the bytes of a page depend on; part of its namespace."""
+        """SHA-256 of all fields that the bytes of a page depend on; part of its namespace."""
         digest = hashlib.sha256(f"{FORMAT};{self.model_digest}".encode())
         digest.update(bytes([self.hadamard_keys, self.hadamard_values]))
         for name in ("constants", "scales", "clips", "widths"):
@@ -114,7 +114,7 @@ class Calibration:
         return digest.digest()
 
     def check_model(self, model_digest: str) -> None:
-        """ConfigError where this was made for another model."""
+        """ConfigError if this was made for another model."""
         if self.model_digest != model_digest:
             raise ConfigError(
                 f"the calibration is of another model (its file's SHA-256 starts with "
@@ -123,7 +123,7 @@ class Calibration:
             )
 
     def check_layers(self, layers: Sequence[LayerShape]) -> None:
-        """ConfigError where this was made for other numbers of layers, heads or channels."""
+        """ConfigError if this was made for other numbers of layers, heads or channels."""
         heads = {layer.kv_heads for layer in layers}
         widths = {layer.key_dim for layer in layers}
         for name in _TENSORS:
@@ -139,7 +139,7 @@ class Calibration:
                 )
 
     def refusal(self, codec: str) -> str | None:
-        """Why ``codec`` is of no use on this model, with the figures; None if it is."""
+        """Why ``codec`` is refused for this model, with the measurements; None if it is not."""
         increase = self.increases.get(codec)
         if increase is None or increase <= COLLAPSE:
             return None
@@ -153,7 +153,7 @@ class Calibration:
         )
 
     def save(self, path: Path) -> None:
-        """Write the file, whole or not at all; folders are made. OSError where that fails."""
+        """Write the file atomically; folders are made. OSError if that fails."""
         tensors = {
             name: np.ascontiguousarray(array)
             for name in _TENSORS
@@ -171,7 +171,7 @@ class Calibration:
             raise
 
     def _metadata(self) -> dict[str, str]:
-        """One entry: the order of several would not be the same every time."""
+        """All facts in one entry, since the order of several entries would vary."""
         facts = {
             "model_digest": self.model_digest,
             "hadamard_keys": self.hadamard_keys,
@@ -183,7 +183,7 @@ class Calibration:
 
     @classmethod
     def load(cls, path: Path) -> Calibration:
-        """Read a file. ConfigError where it cannot be read, is damaged, or is something else."""
+        """Read a file. ConfigError if it cannot be read, is damaged, or is not a calibration."""
         try:
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
@@ -220,7 +220,7 @@ def _fault(error: Exception) -> str:
 
 
 def _facts(text: str) -> dict[str, Any]:
-    """The fields that are not arrays. KeyError, TypeError or ValueError where they cannot be."""
+    """The fields that are not arrays. KeyError, TypeError or ValueError if they are invalid."""
     found = json.loads(text)
     increases = {str(name): float(value) for name, value in dict(found["increases"]).items()}
     if not all(math.isfinite(value) for value in increases.values()):

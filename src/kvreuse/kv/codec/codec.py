@@ -1,8 +1,8 @@
-"""KVCodec: what the planes of a page hold, by the name that a user gives.
+"""KVCodec: the encoding of all planes of a page, chosen by name (``--kv-cache-dtype``).
 
-The one place, with the kernels and the configuration, that knows the names of codecs. A codec says
-for every layer, head and kind which plane codec stores it, how far its range is clipped, and how
-keys, queries and values are transformed before.
+Only this module, the kernels and the configuration know the names of codecs. A codec has for every
+layer, head and kind a plane codec and a clip of its range, and for every layer the transform of
+keys, queries and values before they are encoded.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ UNIFORM: dict[str, tuple[PlaneCodec, PlaneCodec]] = {
     "int4": (planes.INT4, planes.INT4),
     "k8v4": (planes.INT8, planes.INT4),
 }
-"""Codecs whose planes are all alike: those of keys and those of values."""
+"""Codecs with one plane codec for all keys and one for all values: (keys, values)."""
 
 AUTO = "auto"
 """Plane codecs chosen for each layer, head and kind by a calibration."""
 
 
 class LayerTransform(NamedTuple):
-    """What happens to rows of one layer before they are encoded, in this order.
+    """The transform of the rows of one layer before they are encoded, in this order.
 
     Keys: minus ``constant``, divided by ``scale``, then rotated by a block Hadamard matrix. Queries
-    take the inverse of the scale and the same rotation, so that products stay what they were but
-    for a term that is equal for all keys. Values are rotated, and what attention gives is back.
+    are multiplied by ``scale`` and rotated likewise, so that products change only by a term that is
+    equal for all keys. Values are rotated; the output of attention is rotated back.
     """
 
     constant: Float32 | None
@@ -52,25 +52,25 @@ class LayerTransform(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KVCodec:
-    """How a pool stores keys and values; from :func:`make_codec`.
+    """How a pool stores keys and values; made by :func:`make_codec`.
 
-    Two are equal where they give equal bytes: the calibration counts by its digest.
+    Two codecs are equal if they give equal bytes: calibrations are compared by digest.
     """
 
     name: str = "bf16"
     key: PlaneCodec = planes.BF16
-    """Of keys, where there are no ``widths``."""
+    """The codec of keys, unless the name is ``auto``."""
     value: PlaneCodec = planes.BF16
-    """Of values, where there are no ``widths``."""
+    """The codec of values, unless the name is ``auto``."""
     hadamard_keys: bool = False
     hadamard_values: bool = False
     calibration: Calibration | None = dataclasses.field(default=None, compare=False, repr=False)
     digest: bytes = b""
-    """Of the calibration; empty without."""
+    """The digest of the calibration; empty if there is none."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether rows are stored as they are, rounded to bf16."""
+        """Whether rows are stored without a transform, rounded to bf16."""
         return self.name == "bf16"
 
     def plane(self, layer: int, kind: Kind, head: int) -> PlaneCodec:
@@ -91,7 +91,7 @@ class KVCodec:
         return float(calibration.clips[layer, int(kind == "value"), head])
 
     def transform(self, layer: int) -> LayerTransform | None:
-        """What happens to the rows of a layer before; None for nothing."""
+        """The transform of the rows of a layer before they are encoded; None if there is none."""
         if self.is_plain:
             return None
         constants = scales = None
@@ -107,14 +107,14 @@ class KVCodec:
         )
 
     def describe(self) -> str:
-        """The name and the transforms, for people: ``int4 (calibrated: constant, Hadamard)``."""
+        """The name and the transforms, for messages: ``int4 (calibrated: constant, Hadamard)``."""
         if self.is_plain:
             return self.name
         source = "not calibrated" if self.calibration is None else "calibrated"
         return f"{self.name} ({source}: {self.transforms()})"
 
     def transforms(self) -> str:
-        """What is done to rows before they are encoded, for people: ``constant, Hadamard``."""
+        """The names of the transforms, for messages: ``constant, Hadamard``."""
         given = None if self.is_plain else self.calibration
         parts = []
         if given is not None and given.constants is not None:
@@ -126,7 +126,7 @@ class KVCodec:
         return ", ".join(parts) or "no transform"
 
     def identity(self, ids: npt.NDArray[np.int32]) -> str:
-        """Everything that says what bytes mean, given the ids of all planes in page order."""
+        """A text of everything that encoding depends on; ``ids`` of all planes in page order."""
         if self.is_plain:
             return self.name
         digits = hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest()
@@ -137,7 +137,7 @@ class KVCodec:
 
 
 BF16 = KVCodec()
-"""bf16: what every pool uses unless told otherwise."""
+"""bf16, the default of every pool."""
 
 
 def make_codec(
@@ -145,10 +145,9 @@ def make_codec(
 ) -> KVCodec:
     """The codec ``name`` for a model of these layers.
 
-    ``calibration`` says how rows are transformed and clipped, and the plane codecs of ``auto``;
-    without one the integer codecs rotate keys and values, and do nothing else. ``bf16`` needs none
-    and ignores it. ConfigError for a name that is none, ``auto`` without widths, and a calibration
-    of other layers.
+    ``calibration`` has the transforms, the clips, and the plane codecs of ``auto``. Without one the
+    integer codecs only rotate keys and values; ``bf16`` ignores it. ConfigError for an unknown
+    name, ``auto`` without widths, and a calibration for other layers.
     """
     if name == BF16.name:
         return BF16

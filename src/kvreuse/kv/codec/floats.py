@@ -1,6 +1,6 @@
-"""Single-precision operations as the kernels do them: fused, to nearest even, denormals flushed.
+"""float32 operations with the kernels' rounding: fused, to nearest even, denormals flushed.
 
-Plain NumPy; the twins of the kernels and of the planes of a page are written in these.
+Plain NumPy. The reference implementations of kernels and planes use these operations.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 
 SMALLEST_NORMAL = np.float32(2.0**-126)
-# A result below this stays below 2^-126 when it is rounded to 24 bits, which is what is flushed.
+# A result below this is below 2^-126 when rounded to 24 bits, so it is flushed.
 FLUSHED_BELOW = 2.0**-126 - 2.0**-151
-# Bits of a float64 that float32 has no room for, and what they hold halfway between two float32.
+# The bits of a float64 that float32 lacks, and their value halfway between two float32.
 LOST_BITS = np.int64(0x1FFFFFFF)
 HALFWAY = np.int64(0x10000000)
 
@@ -33,7 +33,7 @@ EXP2_COEFFICIENTS = tuple(
 
 
 def flush(x: npt.ArrayLike) -> Float32:
-    """``x`` as float32 with denormals replaced by zeros of their sign."""
+    """``x`` as float32, with denormals replaced by zeros of the same sign."""
     values = np.asarray(x, dtype=np.float32)
     return np.where(np.abs(values) < SMALLEST_NORMAL, np.copysign(np.float32(0), values), values)
 
@@ -51,8 +51,8 @@ def _narrow(x: Float64) -> Float32:
 def fma(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> Float32:
     """``a * b + c`` with one rounding, element by element.
 
-    The product of two float32 is exact in float64. The sum is rounded there, which matters to the
-    second rounding only where the sum lies halfway between two float32: then it is rounded to odd
+    The product of two float32 is exact in float64. The sum is rounded to float64, which changes the
+    rounding to float32 only if the sum lies halfway between two float32: then it is rounded to odd
     instead (Boldo and Melquiond, 2008).
     """
     with np.errstate(invalid="ignore", over="ignore"):
@@ -68,7 +68,7 @@ def fma(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> Float32:
 
 def _round_to_odd(a: Float64, b: Float64, total: Float64) -> Float64:
     """``a + b`` rounded to odd, given ``total``, the sum rounded to nearest even."""
-    # what the rounding lost (Knuth's two-sum)
+    # The rounding error of ``total``, by Knuth's two-sum.
     back = total - b
     lost = (a - back) + (b - (total - back))
     bits = total.view(np.int64)
@@ -84,13 +84,13 @@ def mul(a: npt.ArrayLike, b: npt.ArrayLike) -> Float32:
 
 
 def add(a: npt.ArrayLike, b: npt.ArrayLike) -> Float32:
-    """``a + b``, rounded once. (A sum so small that it is denormal is exact.)"""
+    """``a + b``, rounded once (a denormal sum is exact)."""
     with np.errstate(invalid="ignore", over="ignore"):
         return flush(np.asarray(np.add(a, b, dtype=np.float32)))
 
 
 def tree16(lanes: Float32) -> Float32:
-    """Sum of sixteen lanes ``[..., 16]`` to ``[...]``, by halves: j with j + 8, then j + 4, ..."""
+    """Sum sixteen lanes ``[..., 16]`` to ``[...]`` by halves: j with j + 8, then j + 4, ..."""
     while lanes.shape[-1] > 1:
         half = lanes.shape[-1] // 2
         lanes = add(lanes[..., :half], lanes[..., half:])
@@ -124,7 +124,7 @@ def to_bf16(x: Float32) -> npt.NDArray[np.uint16]:
 
 
 def from_bf16(bits: npt.NDArray[np.uint16]) -> Float32:
-    """The float32 that each bf16 stands for; exact."""
+    """The float32 value of each bf16; exact."""
     wide = np.asarray(bits, dtype=np.uint32) << np.uint32(16)
     return wide.view(np.float32)
 

@@ -1,9 +1,9 @@
-"""Plane codecs: how one head's keys or values of some tokens become the bytes of a plane, and back.
+"""Plane codecs: encode one head's keys or values as the bytes of a plane, and decode them.
 
 A plane is a run of tiles of 32 tokens, and every byte of a tile belongs to one token. So a codec
-says two things: the *record* of a token, ``row_bytes`` bytes that depend on its row alone, and the
-*places* of these bytes in a tile, in the order that the kernels read. This is the plain NumPy twin
-of what the kernels write, to the bit; it serves tests and calibration.
+defines two things: the *record* of a token, ``row_bytes`` bytes that depend on its row alone, and
+the *places* of these bytes in a tile, in the order in which the kernels read. This is the NumPy
+reference of what the kernels write, equal to the bit; tests and calibration use it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class PlaneCodec(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name, as in ``calibration.WIDTHS``."""
 
     def row_bytes(self, head_dim: int, kind: Kind) -> int:
-        """Bytes that one token takes in a plane."""
+        """Bytes of one token in a plane."""
 
     def pack(self, rows: Float32, kind: Kind, clip: float = 1.0) -> Bytes:
         """The records uint8[tokens, row_bytes] of ``rows``.
@@ -46,10 +46,10 @@ class PlaneCodec(Protocol):
         """
 
     def unpack(self, records: Bytes, head_dim: int, kind: Kind) -> Float32:
-        """The rows that ``records`` stand for; NaN where a row was not finite."""
+        """The rows that ``records`` encode; NaN where a row was not finite."""
 
     def places(self, head_dim: int, kind: Kind) -> Places:
-        """int64[32, row_bytes]: where in a tile the bytes of each token's record lie."""
+        """int64[32, row_bytes]: the offset in a tile of each byte of each token's record."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class Bf16Planes:
     * keys:   ``[2 halves of 16 tokens][head_dim / 2][16 tokens][2 channels]``
     * values: ``[head_dim / 16][16 pairs of tokens][16 channels][2 tokens of the pair]``
 
-    Both put the two factors of each product of a dot product side by side, so neither AMX tiles
-    nor vector code ever shuffles.
+    Both put two factors of a dot product side by side, so neither AMX tiles nor vector code needs
+    shuffles.
     """
 
     id: int = 0
@@ -71,7 +71,7 @@ class Bf16Planes:
         return 2 * head_dim
 
     def pack(self, rows: Float32, kind: Kind, clip: float = 1.0) -> Bytes:
-        """The bits of the rounded channels, in order; ``clip`` means nothing here."""
+        """The bits of the rounded channels, in order; ``clip`` is ignored."""
         return _bytes(to_bf16(rows))
 
     def unpack(self, records: Bytes, head_dim: int, kind: Kind) -> Float32:
@@ -97,7 +97,7 @@ class Int8Planes:
     name: str = "int8"
 
     def row_bytes(self, head_dim: int, kind: Kind) -> int:
-        """A byte a channel, and the scale."""
+        """One byte a channel, and four for the scale."""
         return head_dim + 4
 
     def pack(self, rows: Float32, kind: Kind, clip: float = 1.0) -> Bytes:
@@ -127,7 +127,8 @@ class Int8Planes:
 class Int4Planes:
     """Four bits a channel, and for each 64 channels a scale and a minimum in half precision.
 
-    Two channels of a token share a byte; behind the bytes ``scale[groups][32]``, ``minimum`` alike.
+    Two channels of a token share a byte. After these bytes: ``scale[groups][32]``, then
+    ``minimum[groups][32]``.
 
     * keys: ``[2 halves of 16 tokens][head_dim / 8][16 tokens][4 bytes]``; byte b of unit u has
       channel 8u + b in its low bits, 8u + 4 + b in its high bits
@@ -189,7 +190,7 @@ class Int4Planes:
 
 BF16, INT8, INT4 = Bf16Planes(), Int8Planes(), Int4Planes()
 PLANE_CODECS: tuple[PlaneCodec, ...] = (BF16, INT8, INT4)
-"""All of them, each at its id."""
+"""All plane codecs; the index is the id."""
 
 
 def _bytes(numbers: npt.NDArray[np.generic]) -> Bytes:
@@ -198,11 +199,11 @@ def _bytes(numbers: npt.NDArray[np.generic]) -> Bytes:
 
 
 def _words(records: Bytes, dtype: type[np.generic]) -> npt.NDArray[Any]:
-    """Undo :func:`_bytes`."""
+    """The inverse of :func:`_bytes`."""
     return np.ascontiguousarray(records).view(dtype)
 
 
 def _tokens_first(shape: tuple[int, ...], axes: tuple[int, ...]) -> Places:
-    """Indices into an array of ``shape``, its axes in an order that starts with the tokens'."""
+    """int64[32, ...]: indices into an array of ``shape``; ``axes`` puts the token axes first."""
     indices = np.arange(np.prod(shape), dtype=np.int64).reshape(shape)
     return indices.transpose(axes).reshape(TILE_TOKENS, -1)

@@ -1,8 +1,8 @@
-"""A row of keys or values as small integers: each row by itself, in the kernels' arithmetic.
+"""Quantization of rows of keys or values, each row by itself, with the kernels' arithmetic.
 
-Rows are float32[tokens, head_dim]. A channel is finite here if its magnitude is below 3e38. One
-that is not counts as 0, and the scale of its row (of its group) is infinite: 0 x inf is NaN, so
-that whoever uses the row gets no number instead of a wrong one.
+Rows are float32[tokens, head_dim]. A channel is *finite* if its magnitude is below 3e38. A channel
+that is not finite becomes 0, and the scale of its row (int4: its group) becomes infinite: 0 x inf
+is NaN, so that the decoded row is NaN instead of a wrong number.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ INT4_LEVELS = 15
 GROUP = 64
 """Channels that share a scale and a minimum in an int4 row; the last group may be shorter."""
 LARGEST = np.float32(3e38)
-"""Magnitudes from here on are not finite to a codec."""
+"""Magnitudes from this on count as not finite."""
 SMALLEST_HALF = np.float32(2.0**-14)
-"""The smallest normal number of half precision: no scale is less."""
+"""The smallest normal number of half precision, and the smallest scale."""
 
 
 class IntegerRows(NamedTuple):
-    """Rows as integers: a channel is about ``q * scale + minimum`` of its group."""
+    """Quantized rows: a channel is about ``q * scale + minimum``, both of its group."""
 
     q: npt.NDArray[np.int32]
     """int32[tokens, head_dim]: int8 from -127 to 127, int4 from 0 to 15."""
@@ -36,7 +36,7 @@ class IntegerRows(NamedTuple):
 
 
 def quantize_int8(rows: Float32, clip: float = 1.0) -> IntegerRows:
-    """Symmetric, one scale a row: ``clip`` of the largest magnitude becomes 127."""
+    """Symmetric, one scale a row: the largest magnitude times ``clip`` becomes 127."""
     x, finite = _finite(rows)
     largest = np.abs(x).max(axis=1, keepdims=True)
     largest[~finite.all(axis=1)] = np.inf
@@ -46,10 +46,10 @@ def quantize_int8(rows: Float32, clip: float = 1.0) -> IntegerRows:
 
 
 def quantize_int4(rows: Float32, clip: float = 1.0) -> IntegerRows:
-    """A scale and a minimum for each 64 channels: ``clip`` of their range, about its middle.
+    """Asymmetric, a scale and a minimum for each 64 channels.
 
-    Both are numbers of half precision. Where the minimum is none (a row beyond its range), the
-    scale is infinite, too.
+    The levels cover the middle share ``clip`` of the range. Scale and minimum have half precision;
+    if the minimum is beyond its range, the scale is infinite.
     """
     x, finite = _finite(rows)
     q = np.zeros(x.shape, dtype=np.int32)
@@ -63,7 +63,7 @@ def quantize_int4(rows: Float32, clip: float = 1.0) -> IntegerRows:
 
 
 def dequantize(rows: IntegerRows) -> Float32:
-    """float32[tokens, head_dim] that the integers stand for; NaN where the scale is infinite."""
+    """float32[tokens, head_dim]: the decoded rows; NaN where the scale is infinite."""
     width = -(-rows.q.shape[1] // rows.scale.shape[1]) if rows.minimum is None else GROUP
     groups = np.arange(rows.q.shape[1]) // width
     scaled = mul(rows.q, rows.scale[:, groups])
@@ -71,13 +71,13 @@ def dequantize(rows: IntegerRows) -> Float32:
 
 
 def _finite(rows: Float32) -> tuple[Float32, npt.NDArray[np.bool_]]:
-    """The rows with 0 for what is not finite, and where they are finite."""
+    """The rows with 0 in place of channels that are not finite, and the mask of finite channels."""
     finite = np.abs(rows) < LARGEST
     return np.where(finite, flush(rows), np.float32(0)), finite
 
 
 def _inverse(scale: Float32) -> Float32:
-    """``1 / scale``; 0 where that is 0 or infinite."""
+    """``1 / scale``; 0 where the scale is 0 or infinite."""
     usable = (scale > 0) & (scale < np.inf)
     inverse = flush(np.float32(1) / np.where(usable, scale, np.float32(1)))
     return np.where(usable, inverse, np.float32(0))

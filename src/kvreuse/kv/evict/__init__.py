@@ -1,1 +1,1 @@
-"""Which pages that nobody uses go first."""
+"""Eviction: which of the pages that no sequence uses are evicted first."""

@@ -1,14 +1,14 @@
-"""ReuseAges: at which age pages of a kind are used again, learned while they are.
+"""ReuseAges: learns at which age pages of each kind are reused, and estimates their hit density.
 
-The age of a page is the number of pages used since it was. For each kind, by how often a page was
-reused, how deep it lies and how far before the end of the sequence that used it last, two
-histograms over logarithmic ages: reuses, also of pages that had been evicted meanwhile, and ends,
-of pages that were not used again as long as they were remembered.
+The age of a page is the number of page uses since it was last used. The kind of a page is given by
+its number of reuses, its depth, and its distance from the end of the sequence that used it last.
+Each kind has two histograms over logarithmic ages: reuses (also of pages that had been evicted
+meanwhile), and ends (of pages that were not reused while Ghosts remembered them).
 
-From them follows what a page of a kind and an age is worth: the most reuses for each page-time
-that any further stay promises, which is Gittins' index of a job that may end at any age (Gittins,
-"Bandit processes and dynamic allocation indices", 1979). LHD's hit density is the same with a stay
-without end.
+The hit density of a page of a kind and an age is the largest ratio, over all lengths of a further
+stay, of expected reuses to expected stay. This is Gittins' index of a job that may end at any age
+(Gittins, "Bandit processes and dynamic allocation indices", 1979). LHD's hit density is the same
+ratio for an unlimited stay.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _PLACES = _NUM_DEPTHS * _NUM_BEHIND
 NUM_KINDS = (MAX_REUSES + 1) * _PLACES
 
 CLOCK = 0xFFFFFFFF
-"""Times are page uses, modulo a number of 32 bits."""
+"""Times are counts of page uses modulo 2^32: this is their mask."""
 
 _DECAY = 0.97
-"""What an observation still counts after a renewal."""
+"""The factor by which a renewal decays all counts."""
 _RENEWAL = 4096
-"""Page uses, at least, from one renewal to the next; less at first."""
+"""Page uses from one renewal to the next: at least so many, fewer at first."""
 _PENDING = 1024
 _PRIOR = 50.0
-"""Observations of others that stand in for those that a kind lacks."""
+"""Weight, in observations, of the prior that each kind gets from other kinds."""
 
 _EDGES = 2.0 ** (np.arange(NUM_AGES + 1) / PER_OCTAVE)
 
@@ -50,7 +50,7 @@ Kinds = npt.NDArray[np.uint8]
 def kinds_of(reuses: npt.NDArray[np.integer], num_pages: int) -> Kinds:
     """uint8[num_pages]: the kind of each page of a sequence, from its first on.
 
-    ``reuses`` int[num_pages]: how often each was used again, at most ``MAX_REUSES``.
+    ``reuses`` int[num_pages]: how often each was reused, at most ``MAX_REUSES``.
     """
     depth = np.arange(num_pages)
     behind = num_pages - 1 - depth
@@ -60,7 +60,7 @@ def kinds_of(reuses: npt.NDArray[np.integer], num_pages: int) -> Kinds:
 
 
 def reuses_of(kind: int) -> int:
-    """How often a page of ``kind`` was used again."""
+    """How often a page of ``kind`` was reused."""
     return kind // _PLACES
 
 
@@ -70,10 +70,10 @@ def new_kind(reuses: int) -> int:
 
 
 class ReuseAges:
-    """The index of reuse ages; ``hit_density`` is renewed from it now and then."""
+    """Histograms of reuses and ends by kind and age; ``renew`` computes hit densities from them."""
 
     def __init__(self, num_pages: int) -> None:
-        """Of a cache of ``num_pages`` pages."""
+        """For a cache of ``num_pages`` pages."""
         self._counts = np.zeros((2, NUM_KINDS, NUM_AGES))
         self._reused, self._ended = self._counts
         self._ended_kinds = array("B")
@@ -82,38 +82,38 @@ class ReuseAges:
         self._renewed_at, self._passed, self._wait = 0, 0, _RENEWAL // 4
         self._density: Float64Array = np.tile(1 / _EDGES[:-1], (NUM_KINDS, 1))
         self.density_of: list[list[float]] = self._density.tolist()
-        """What a page is worth, by its kind and the :func:`bucket` of its age; as LRU has it until
-        something is known."""
+        """The hit density by kind and :func:`bucket` of age. At first it falls with age, as in
+        LRU."""
 
     def hit_density(self, kinds: Kinds, ages: Float64Array) -> Float64Array:
-        """float64[n]: what pages of these kinds and ages are worth."""
+        """float64[n]: the hit density of pages of these kinds and ages."""
         density: Float64Array = self._density[kinds, _buckets(ages)]
         return density
 
     def reused_all(self, kinds: Kinds, ages: Float64Array) -> None:
-        """Pages of these kinds were used again at these ages."""
+        """Count resident pages of these kinds that were reused at these ages."""
         np.add.at(self._reused, (kinds, _buckets(ages)), 1)
 
     def reused(self, kind: int, age: int) -> None:
-        """An evicted page came back."""
+        """Count an evicted page that came back at this age."""
         self._reused[kind, bucket(age)] += 1
 
     def ended(self, kinds: Sequence[int], ages: Sequence[int]) -> None:
-        """Pages of these kinds were not used again within these ages."""
+        """Count pages of these kinds that were not reused within these ages."""
         self._ended_kinds.extend(kinds)
         self._ended_ages.extend(ages)
         if len(self._ended_ages) >= _PENDING:
             self._count_ended()
 
     def _count_ended(self) -> None:
-        """Counting many at a time is quicker."""
+        """Add the pending ends to the histogram, many at a time because that is faster."""
         kinds, ages = np.array(self._ended_kinds), np.array(self._ended_ages, dtype=np.float64)
         np.add.at(self._ended, (kinds, _buckets(ages)), 1)
         self._ended_kinds = array("B")
         self._ended_ages = array("I")
 
     def renew(self, now: int) -> bool:
-        """Learn from what was counted, if it is time; whether it was."""
+        """Recompute the hit densities if a renewal is due; returns whether it was."""
         passed = (now - self._renewed_at) & CLOCK
         if passed < self._wait:
             return False
@@ -127,7 +127,7 @@ class ReuseAges:
 
 
 def bucket(age: int) -> int:
-    """The place of an age in the histograms."""
+    """The index of an age in the histograms."""
     return min(int(math.log2(age) * PER_OCTAVE), NUM_AGES - 1) if age > 1 else 0
 
 
@@ -138,15 +138,15 @@ def _buckets(ages: Float64Array) -> npt.NDArray[np.int64]:
 
 
 def _bit_length(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """As int.bit_length, exact below 2**53."""
+    """int.bit_length of each number; exact below 2**53."""
     return np.frexp(numbers.astype(np.float64))[1].astype(np.int64)
 
 
 def _filled(counts: Float64Array) -> Float64Array:
-    """``counts`` float64[2, kinds, ages], of both histograms, with a prior for each kind.
+    """``counts``, float64[2, kinds, ages] of both histograms, plus a prior for each kind.
 
-    That is what the kinds of the same number of reuses have together, for which in turn that of all
-    kinds stands in.
+    The prior of a kind is the sum of the kinds with the same number of reuses, scaled to _PRIOR
+    observations; the prior of that sum is the sum of all kinds.
     """
     all_kinds = counts.sum(axis=1, keepdims=True)
     groups = counts.reshape(2, -1, _PLACES, NUM_AGES).sum(axis=2)
@@ -157,9 +157,9 @@ def _filled(counts: Float64Array) -> Float64Array:
 
 
 def _gittins(reused: Float64Array, ended: Float64Array) -> Float64Array:
-    """float64[kinds, ages]: for each age the best of (reuses until t) / (page-time until t)."""
+    """float64[kinds, ages]: the maximum over t of (reuses until t) / (time stayed until t)."""
     leaving = reused + ended
-    staying = np.cumsum(leaving[:, ::-1], axis=1)[:, ::-1]  # as many come to the age at all
+    staying = np.cumsum(leaving[:, ::-1], axis=1)[:, ::-1]  # pages that reach this age
     spent = (staying - leaving / 2) * np.diff(_EDGES)
     time = np.cumsum(spent, axis=1)
     hits = np.cumsum(reused, axis=1)

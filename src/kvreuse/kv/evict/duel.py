@@ -1,9 +1,8 @@
-"""Duel: a policy that learns is followed only while it does no worse than LRU.
+"""Duel: uses the learning policy only while it does no worse than LRU.
 
 As in set duelling (Qureshi et al., "Adaptive insertion policies for high performance caching",
-ISCA 2007) a few decisions are always LRU's, a few always the policy's, and the rest follow the
-winner. What is counted are regrets: pages that came back while they were still remembered, for
-each page evicted.
+ISCA 2007) a few evictions always use LRU, a few always the policy, and the rest use the winner. The
+measure is regrets for each page evicted: evicted pages that came back while they were in Ghosts.
 """
 
 from __future__ import annotations
@@ -11,20 +10,20 @@ from __future__ import annotations
 import math
 
 FOLLOWER, POLICY, LRU = range(3)
-"""Who decided on an eviction."""
+"""The side that decided an eviction: the winner of the time, always the policy, or always LRU."""
 
 _ROUND = 128
 _MARGIN = 1.5
-"""By how much the policy must be worse before LRU takes over."""
+"""LRU wins only if the policy's rate of regrets is higher by this factor."""
 _CLUSTER = 16
-"""Pages that come back together: so many regrets tell no more than one."""
+"""Pages that come back together: so many regrets are one independent observation."""
 _SIGMAS = 2
-"""Standard deviations beyond which a difference is no chance."""
+"""A difference of more standard deviations than this is significant."""
 _DECAY = 0.95
 
 
 class Duel:
-    """Counts of both sides, and whom to follow."""
+    """Counts of evictions and regrets of each side, and the winner."""
 
     def __init__(self) -> None:
         self._calls = 0
@@ -33,7 +32,7 @@ class Duel:
         self.lru_wins = False
 
     def next(self, n: int) -> int:
-        """Who decides on the next ``n`` evictions."""
+        """The side that decides the next ``n`` evictions."""
         turn = self._calls % _ROUND
         self._calls += 1
         by = POLICY if turn == 0 else LRU if turn == _ROUND // 2 else FOLLOWER
@@ -41,11 +40,11 @@ class Duel:
         return by
 
     def regret(self, by: int) -> None:
-        """A page that ``by`` evicted came back."""
+        """Count a page that the side ``by`` evicted and that came back."""
         self._regrets[by] += 1
 
     def renew(self) -> None:
-        """Decide whom to follow, and let what was counted fade."""
+        """Choose the winner, and decay the counts."""
         (_, policy, lru), (_, by_policy, by_lru) = self._regrets, self._evicted
         if min(by_policy, by_lru) > 0 and policy + lru > 0:
             more = policy / by_policy - _MARGIN * lru / by_lru

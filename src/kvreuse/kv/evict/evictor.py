@@ -1,10 +1,10 @@
-"""Evictor: the pages that only the index owns, and which of them go next.
+"""Evictor: the pages that only the index owns (idle pages), and the order of their eviction.
 
-Only leaves go: pages that no other continues. Some of them are drawn at random, a policy says what
-each is worth, and the least goes, then maybe the page that it continued, which is a leaf now.
-Where there are few leaves all are looked at, and the order is exact.
+Only leaves of the index are evicted. A random sample of the idle leaves is ranked by a policy, and
+the leaf of least worth is evicted; its parent may then be an idle leaf and a candidate too. If
+there are few leaves all are ranked, and the order is exact.
 
-The clock counts page uses: it moves by the pages of a sequence when that ends.
+The clock counts page uses: when a sequence ends, it advances by the number of its pages.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from kvreuse.kv.prefix import PrefixIndex
 _FEW = 16384
 
 ENDED = -128
-"""Rank of pages whose session has ended: they go first."""
+"""Rank of pages whose session has ended: they are evicted first."""
 UNRANKED = -127
-"""Rank of pages that no sequence has ended with since they were found last."""
+"""Rank of new pages, and of pages reused after ENDED, until a sequence with them ends."""
 HIGHEST = 100
 
 _DRAWN = 128
@@ -44,27 +44,27 @@ _DRAWN_EACH = 4
 
 Pages = npt.NDArray[np.int32]
 Entry = tuple[int, float, int, int]
-"""(rank, worth, minus the bytes of tokens to its end, page): the least is evicted."""
+"""(rank, worth, minus the bytes of tokens up to its end, page): the least is evicted first."""
 
 
 def num_remembered(num_pages: int) -> int:
-    """Evicted pages that are remembered: 4 for each page of the pool, 8 where they are few."""
+    """The capacity of Ghosts: 4 entries for each page of the pool, up to 8 in small pools."""
     return max(4 * num_pages, min(8 * num_pages, _FEW))
 
 
 class Evictor:
-    """What is known of the use of each page, and the leaves that may be evicted.
+    """The use of each page so far, and the idle leaves, which may be evicted.
 
-    The cache says what becomes of pages: they are ``born`` into the index, ``used_again`` by a
-    sequence that starts with them, ``used`` by one that ends, come to ``rest`` when only the index
-    owns them, ``wake`` when somebody else does again. ``evict`` forgets those worth least.
+    The cache reports what happens to pages: ``born``: added to the index; ``used_again``: a
+    sequence started with them; ``used``: a sequence with them ended; ``rest``: only the index owns
+    them; ``wake``: they have another owner again. ``evict`` removes those of least worth.
     """
 
     def __init__(
         self, index: PrefixIndex, num_pages: int, page_size: int, policy: str, cost_per_page: float
     ) -> None:
-        """``policy`` is a name of POLICIES; ``cost_per_page`` is what each page before a page
-        adds to what its prefill costs, in units of what a first page's does."""
+        """``policy`` is a name in POLICIES; ``cost_per_page`` is the time that each earlier page
+        adds to the prefill of a page, in units of the prefill of a first page."""
         self.ghosts = Ghosts(num_remembered(num_pages))
         self.num_idle = 0
         """Pages that only the index owns."""
@@ -75,20 +75,20 @@ class Evictor:
         self._policy = POLICIES[policy]
         self._cost_per_page = cost_per_page
         self._clock = 1
-        self._entries: list[Entry] = []  # leaves that were looked at; a heap
-        self._entries_of: tuple[int, Policy] | None = None  # at that time, with that policy
-        self._entries_left = 0  # pages that may be evicted by them
+        self._entries: list[Entry] = []  # a heap of ranked leaves
+        self._entries_of: tuple[int, Policy] | None = None  # clock and policy of the ranking
+        self._entries_left = 0  # pages to evict before leaves are ranked anew
         self._draws = np.random.default_rng(0)
         self._leaves = array("i", bytes(4 * num_pages))
-        self._places = array("i", [-1]) * num_pages  # of each page among the leaves
+        self._places = array("i", [-1]) * num_pages  # index of each page in the leaves
         self._num_leaves = 0
         self.hits = array("I", bytes(4 * num_pages))
-        """Sequences that started with each first page, since it is in the index."""
+        """Sequences that reused each first page since it was added to the index."""
         self._stamps = array("I", bytes(4 * num_pages))
         self._kinds = bytearray(num_pages)
         self._reuses = bytearray(num_pages)
         self._ranks = array("b", bytes(num_pages))
-        # The same memory, many entries at a time.
+        # Views of the same memory, for array operations.
         self._all_leaves = np.frombuffer(self._leaves, dtype=np.int32)
         self._all_stamps = np.frombuffer(self._stamps, dtype=np.uint32)
         self._all_kinds = np.frombuffer(self._kinds, dtype=np.uint8)
@@ -98,11 +98,11 @@ class Evictor:
         self._all_lengths = np.frombuffer(index.lengths, dtype=np.int32)
 
     def stamp(self, page: int) -> int:
-        """When ``page`` was used last, on the clock."""
+        """The time of the last use of ``page``, on the clock."""
         return self._stamps[page]
 
     def born(self, pages: Sequence[int]) -> None:
-        """``pages`` have come into the index; some may be what was evicted."""
+        """``pages`` were added to the index; some may be pages that were evicted before."""
         clock, kind = self._clock, new_kind(0)
         reuses, kinds, stamps, ranks = self._reuses, self._kinds, self._stamps, self._ranks
         for page in pages:
@@ -121,7 +121,7 @@ class Evictor:
     def used_again(self, pages: Sequence[int], rank: int) -> None:
         """A sequence starts with ``pages``, or copies from the last of them.
 
-        Those whose session had ended have ``rank`` from now on.
+        Pages of rank ENDED get the rank ``rank``.
         """
         if not pages:
             return
@@ -135,7 +135,7 @@ class Evictor:
         self._entries_of = None
 
     def used(self, pages: Pages, rank: int) -> None:
-        """A sequence with ``pages`` of the index, in order of position, has ended."""
+        """A sequence with ``pages``, in order of position, has ended; raise ranks to ``rank``."""
         if not len(pages):
             return
         self._clock = (self._clock + len(pages)) & CLOCK
@@ -144,10 +144,10 @@ class Evictor:
         self._all_ranks[pages] = np.maximum(self._all_ranks[pages], rank)
 
     def end(self, page: int, stamp: int, counts: Sequence[int]) -> None:
-        """The session that used ``page`` last has ended: its own pages go first.
+        """The session whose last page is ``page`` has ended: its own pages are evicted first.
 
-        Its own are those that lead to ``page`` alone, and that nobody used after ``stamp``.
-        ``counts`` are the owners of each page.
+        Its own pages are those that lead only to ``page`` and were not used after ``stamp``.
+        ``counts`` are the numbers of owners by page.
         """
         if not self._index.is_leaf(page) and self._ranks[self._index.first_child(page)] != ENDED:
             return
@@ -159,27 +159,27 @@ class Evictor:
             page = self._index.parent(page)
 
     def rest(self, num_pages: int, last: int) -> None:
-        """Only the index owns ``num_pages`` pages now; ``last`` is the last one on their path."""
+        """``num_pages`` pages became idle; ``last`` is the last one on their path."""
         self.num_idle += num_pages
         self._entries_of = None
         if self._index.is_leaf(last):
             self._add_leaf(last)
 
     def tick(self, page: int) -> None:
-        """Nobody copies from ``page`` any more."""
+        """The copies from ``page`` are done: it counts as used now."""
         self._clock = (self._clock + 1) & CLOCK
         self._stamps[page] = self._clock
 
     def wake(self, num_pages: int, last: int) -> None:
-        """Somebody uses ``num_pages`` pages that rested; ``last`` is the last one on their path."""
+        """``num_pages`` idle pages are used again; ``last`` is the last page of their path."""
         self.num_idle -= num_pages
         self._drop_leaf(last)
 
     def evict(self, n: int, counts: Sequence[int]) -> list[int]:
-        """Forget the ``n`` pages that are worth least; there must be so many that rest.
+        """Remove the ``n`` idle pages of least worth from the index; returns them.
 
-        ``counts`` are the owners of each page: one that rests has the index alone. Pages that lead
-        to one another and were used last together, as pages of one kind, are worth the same.
+        There must be ``n`` idle pages. ``counts`` are the numbers of owners by page; an idle page
+        has one. Successive pages of equal last use, kind and rank count as of equal worth.
         """
         by = FOLLOWER if self._policy is lru else self.duel.next(n)
         lru_decides = by == LRU or (by == FOLLOWER and self.duel.lru_wins)
@@ -192,7 +192,7 @@ class Evictor:
             if not self._entries:
                 self._draw(n - len(evicted), policy)
             page = heapq.heappop(self._entries)[3]
-            if self._places[page] < 0:  # drawn twice, or woken or covered since
+            if self._places[page] < 0:  # sampled twice, or no longer an idle leaf
                 continue
             self._drop_leaf(page)
             page = self._forget_path(page, n - len(evicted), counts, evicted)
@@ -207,23 +207,23 @@ class Evictor:
         return evicted
 
     def drop(self, page: int) -> None:
-        """``page``, a leaf, is no longer in the index."""
+        """``page``, a leaf, was removed from the index."""
         if self._places[page] >= 0:
             self._drop_leaf(page)
             self.num_idle -= 1
 
     def check(self, resting: set[int]) -> bool:
-        """Whether ``resting``, the pages that only the index owns, are what is known of them."""
+        """Whether the bookkeeping agrees with ``resting``, the pages that only the index owns."""
         leaves = {page for page in resting if self._index.is_leaf(page)}
         known = self._leaves[: self._num_leaves].tolist()
         placed = [self._places[page] for page in known] == list(range(len(known)))
         return placed and self.num_idle == len(resting) and sorted(leaves) == sorted(known)
 
     def _forget_path(self, page: int, n: int, counts: Sequence[int], forgotten: list[int]) -> int:
-        """Forget ``page``, a leaf, and pages that it continues, at most ``n`` in all.
+        """Remove ``page``, a leaf, and then its ancestors, at most ``n`` pages in all.
 
-        Those before it go as far as they are leaves then that only the index owns, and are worth
-        the same. They are added to ``forgotten``; returns the node that the last one continued.
+        An ancestor is removed if it is an idle leaf by then and of equal worth. Removed pages are
+        appended to ``forgotten``; returns the parent of the last one.
         """
         remove, is_leaf = self._index.remove, self._index.is_leaf
         stamps, kinds, ranks = self._stamps, self._kinds, self._ranks
@@ -245,7 +245,7 @@ class Evictor:
             page = parent
 
     def _remember(self, pages: list[int], by: int) -> None:
-        """``pages`` were evicted."""
+        """Put the evicted ``pages`` into Ghosts."""
         clock = self._clock
         old_stamps, old_kinds = self.ghosts.add(
             pages, self._index.names, self._stamps, self._kinds, by
@@ -253,7 +253,7 @@ class Evictor:
         self.ages.ended(old_kinds, [(clock - stamp) & CLOCK for stamp in old_stamps])
 
     def _draw(self, n: int, policy: Policy) -> None:
-        """Look at some leaves drawn at random, or at all, to evict ``n`` pages or a few more."""
+        """Rank a random sample of the idle leaves, or all if they are few, to evict ``n`` pages."""
         drawn = self._all_leaves[: self._num_leaves]
         num_drawn = _DRAWN + _DRAWN_EACH * n
         some = self._num_leaves > num_drawn
@@ -273,7 +273,7 @@ class Evictor:
         self._entries = list(zip(*columns, strict=True))  # sorted, so a heap
 
     def _entry(self, page: int, policy: Policy) -> Entry:
-        """The same for one page."""
+        """The heap entry of one page."""
         depth, age = self._index.depths[page], (self._clock - self._stamps[page]) & CLOCK
         density = self.ages.density_of[self._kinds[page]][bucket(age)]
         worth = policy(Candidates(age, density, 1.0 + self._cost_per_page * depth))

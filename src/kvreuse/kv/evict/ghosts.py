@@ -1,10 +1,10 @@
-"""Ghosts: what is remembered of pages that were evicted, as long as it may be of use.
+"""Ghosts: a record of the latest evictions (a ghost list), found by name.
 
-A ring of the latest evictions, found by name (:func:`~kvreuse.kv.keys.page_name`): heads of chains,
-and for each entry the one before it in its chain, as in the hash chains of LZ77 compressors (RFC
-1951, section 4). An entry is overwritten when the ring comes round; as chains go from young to old,
-whatever stands behind an overwritten entry is overwritten too. So nothing is ever searched for or
-moved: 22 bytes an entry, heads included.
+The name of a page is in ``PrefixIndex.names``. Entries form a ring buffer with hash chains, as in
+LZ77 compressors (RFC 1951, section 4): a head for each chain, and for each entry the previous one
+in its chain. New entries overwrite the oldest. Chains go from young to old, so all entries behind
+an overwritten one are overwritten too, and a chain ends there; entries are never moved or
+unlinked. An entry takes 22 bytes, heads included.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Sequence
 _NONE = -1
 _BACK = 255
 _WALK = 64
-"""Entries of a chain that are looked at: with a sound hash there are never so many."""
+"""Entries of a chain that a search visits at most; with a good hash chains are much shorter."""
 
 
 Ghost = tuple[int, int, int]
-"""An evicted page: when it was last used, on the clock of Resting; what kind of page it was, a row
-of the index of reuse ages; which of the duelling policies chose it."""
+"""(last use on the Evictor's clock, kind as in ``density.kinds_of``, side of the Duel that evicted
+it): the record of an evicted page."""
 
 
 class Ghosts:
@@ -38,7 +38,7 @@ class Ghosts:
         self._num = 0
 
     def __contains__(self, name: int) -> bool:
-        """Whether a page of this name was evicted lately, and has not come back since."""
+        """Whether a page of this name was evicted recently, and has not come back since."""
         return self._find(name, self._heads[name % self._capacity]) >= 0
 
     def add(
@@ -49,10 +49,10 @@ class Ghosts:
         kinds: Sequence[int],
         by: int,
     ) -> tuple[list[int], list[int]]:
-        """``pages`` are gone, in this order; the other lists have an entry for every page.
+        """Record that ``pages`` were evicted, in this order; the other lists are indexed by page.
 
-        Returns stamps and kinds of the ghosts that had to make way and never came back. A tail has
-        no name (0): nothing finds it, but its time runs as that of others.
+        Returns stamps and kinds of the overwritten entries whose pages never came back. A tail has
+        no name (0): it cannot be found, but takes an entry like any other page.
         """
         old_stamps: list[int] = []
         old_kinds: list[int] = []
@@ -79,9 +79,9 @@ class Ghosts:
         return old_stamps, old_kinds
 
     def pop(self, pages: Sequence[int], names: Sequence[int]) -> list[tuple[int, Ghost]]:
-        """``pages`` are there, which may have been before: what is remembered of those.
+        """Find and mark the entries of ``pages``, which are now resident: (page, its Ghost).
 
-        ``names`` has an entry for every page.
+        ``names`` is indexed by page.
         """
         back: list[tuple[int, Ghost]] = []
         if self._num == 0:
@@ -108,7 +108,7 @@ class Ghosts:
         age = -1
         for _ in range(_WALK):
             its_age = (youngest - at) % capacity
-            if at < 0 or its_age <= age:  # overwritten by a younger one: the chain ends
+            if at < 0 or its_age <= age:  # overwritten by a younger entry: end of the chain
                 break
             if names[at] == name:
                 return at if name and self._by[at] != _BACK else _NONE

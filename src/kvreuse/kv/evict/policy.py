@@ -1,8 +1,8 @@
-"""Eviction policies: each is one pure function over what is known of the candidates.
+"""Eviction policies: each is a pure function of the data of candidates.
 
-A candidate is a leaf that nobody uses. Whatever the policy, pages of ended sessions go before
-others, pages of a lower priority before those of a higher one, and among equals the deepest first
-(:mod:`kvreuse.kv.evict.resting`).
+A candidate is a leaf that only the index owns. Under every policy, pages of ended sessions are
+evicted first, then pages of lower priority; among pages of equal worth the deepest goes first
+(:mod:`kvreuse.kv.evict.evictor`).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ Float64Array = npt.NDArray[np.float64]
 
 
 class Candidates(NamedTuple):
-    """What a policy sees of pages: float64[n] each for n of them, numbers for one."""
+    """The inputs of a policy: float64[n] each for n pages, or floats for one page."""
 
     age: Any
-    """Pages used since the page was."""
+    """The number of page uses since the page was last used."""
     hit_density: Any
-    """Reuses to be expected of such a page for each page-time that it stays, at best."""
+    """Expected reuses per unit of age that the page stays, for the best length of stay."""
     cost: Any
-    """Seconds of prefill that a reuse saves for each byte, in units of those of a first page."""
+    """Prefill time that a reuse saves, in units of that of a sequence's first page."""
 
 
 Policy = Callable[[Candidates], Any]
-"""What keeping each page is worth. The least is evicted."""
+"""From candidates to the worth of keeping each: float64[n]. The page of least worth is evicted."""
 
 
 def lru(pages: Candidates) -> Any:
@@ -39,10 +39,10 @@ def lru(pages: Candidates) -> Any:
 
 
 def hit_density(pages: Candidates) -> Any:
-    """Seconds saved for each byte and moment that a page stays (as in Beckmann, Chen and Cidon,
+    """Prefill time saved per unit of age that a page stays (as in Beckmann, Chen and Cidon,
     "LHD: improving cache hit rate by maximizing hit density", NSDI 2018)."""
     return pages.hit_density * pages.cost
 
 
 POLICIES: dict[str, Policy] = dict(zip(EVICTION_POLICIES, (hit_density, lru), strict=True))
-"""By the names that ``--eviction-policy`` knows."""
+"""The policies by their names for ``--eviction-policy``."""

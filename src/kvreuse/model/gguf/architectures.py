@@ -80,10 +80,10 @@ def read_shape(file: GGUFFile) -> ModelShape:
 def llama(keys: Keys) -> ModelShape:
     """Llama 1 to 3, Mistral, TinyLlama, SmolLM: pairs interleaved; Mistral 7B v0.1 has a window."""
     keys.refuse({"rope.freq_base_swa": None})
-    spec = _common(keys, "interleaved")
+    shape = _common(keys, "interleaved")
     return dataclasses.replace(
-        spec,
-        layers=_with_windows(keys, spec.layers, full_every=0),
+        shape,
+        layers=_with_windows(keys, shape.layers, full_every=0),
         qkv_bias=tensor_name(Weight(Role.QUERY_BIAS, 0)) in keys.file.tensors,
     )
 
@@ -106,18 +106,18 @@ def gemma3(keys: Keys) -> ModelShape:
     The largest model (62 layers) scales scores by hidden size / heads, which is not the size of
     its heads; files do not say so.
     """
-    spec = _common(keys, "half", default_base=1_000_000.0)
+    shape = _common(keys, "half", default_base=1_000_000.0)
     local_base = keys.real("rope.freq_base_swa", 10_000.0, above=1.0)
-    largest = spec.num_layers == 62
+    largest = shape.num_layers == 62
     return dataclasses.replace(
-        spec,
+        shape,
         activation="gelu_tanh",
-        embedding_scale=math.sqrt(spec.hidden_size),
+        embedding_scale=math.sqrt(shape.hidden_size),
         qk_norm=True,
         post_norms=True,
-        layers=_with_windows(keys, spec.layers, full_every=6),
-        local_rope=RopeSpec("half", local_base, spec.rope.dims),
-        attention_scale=(spec.hidden_size / spec.num_heads) ** -0.5 if largest else None,
+        layers=_with_windows(keys, shape.layers, full_every=6),
+        local_rope=RopeSpec("half", local_base, shape.rope.dims),
+        attention_scale=(shape.hidden_size / shape.num_heads) ** -0.5 if largest else None,
     )
 
 

@@ -7,6 +7,7 @@ held to its twin with ``==``. Everything here is slow and independent of the nat
 
 from kvreuse.kv.codec.floats import exp2, flush, fma, from_bf16, round_bf16, to_bf16, tree16
 from kvreuse.ops.reference.attention import attend, scale_queries
+from kvreuse.ops.reference.backend import ReferenceBackend
 from kvreuse.ops.reference.forward import forward
 from kvreuse.ops.reference.linear import embed, linear
 from kvreuse.ops.reference.matrices import DenseMatrix, IntegerMatrix, Matrix, matrix
@@ -26,6 +27,7 @@ __all__ = [
     "IntegerMatrix",
     "Matrix",
     "QuantizedRows",
+    "ReferenceBackend",
     "attend",
     "copy_rows",
     "embed",

@@ -1,15 +1,16 @@
-"""The whole forward pass in the kernels' arithmetic: the twin of the runner, for small models."""
+"""The whole forward pass in the kernels' arithmetic: the twin of the decoder, for small models.
+
+It has a loop over the layers of its own, and takes its numbers from the shape by itself: a decoder
+that recorded a wrong operation or number would differ from it in some bit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Mapping
 
 from kvreuse.kv.codec.floats import Float32, add
 from kvreuse.kv.layout import KVLayout
+from kvreuse.ops.batch import BatchInput
 from kvreuse.ops.reference.attention import attend, scale_queries
 from kvreuse.ops.reference.linear import embed, linear
 from kvreuse.ops.reference.matrices import DenseMatrix, Matrix
@@ -24,44 +25,11 @@ from kvreuse.ops.reference.transform import (
 )
 from kvreuse.shape import ModelShape
 
-Ints = npt.NDArray[np.int32]
 Weights = Mapping[str, Matrix]
 
 
-class Batch(Protocol):
-    """The arrays of a step, as the runner gets them."""
-
-    @property
-    def ids(self) -> Ints:
-        """Token ids ``[T]``."""
-
-    @property
-    def positions(self) -> Ints:
-        """Their positions ``[T]``."""
-
-    @property
-    def row_seq(self) -> Ints:
-        """Their sequences ``[T]``: rows of ``tables``."""
-
-    @property
-    def tables(self) -> Ints:
-        """Page ids ``[B, P]``."""
-
-    @property
-    def kv_len(self) -> Ints:
-        """Tokens in the cache after this step ``[B]``."""
-
-    @property
-    def sample_rows(self) -> Ints:
-        """Rows whose logits are wanted ``[S]``."""
-
-    @property
-    def copies(self) -> Sequence[tuple[int, int, int]]:
-        """``(source page, target page, rows)``, done before anything else."""
-
-
 def forward(
-    spec: ModelShape, weights: Weights, batch: Batch, pages: Pages, layout: KVLayout
+    spec: ModelShape, weights: Weights, batch: BatchInput, pages: Pages, layout: KVLayout
 ) -> Float32:
     """Logits float32 ``[S, vocab]`` of one step; keys and values are written into ``pages``.
 
@@ -83,7 +51,7 @@ class _Step:
     """One step through the layers: what the operations of a layer share."""
 
     def __init__(
-        self, spec: ModelShape, weights: Weights, batch: Batch, pages: Pages, layout: KVLayout
+        self, spec: ModelShape, weights: Weights, batch: BatchInput, pages: Pages, layout: KVLayout
     ) -> None:
         self.spec, self.weights, self.batch = spec, weights, batch
         self.pages, self.layout = pages, layout
@@ -92,7 +60,7 @@ class _Step:
             rope: rope_tables(rope, longest) for rope in (spec.rope, spec.local_rope) if rope
         }
         page = batch.tables[batch.row_seq, batch.positions // layout.page_size]
-        self.where = page, batch.positions % np.int32(layout.page_size)
+        self.where = page, batch.positions % layout.page_size
 
     def vector(self, name: str) -> Float32:
         """A norm or a bias."""

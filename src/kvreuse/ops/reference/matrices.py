@@ -69,6 +69,37 @@ class DenseMatrix:
 Matrix = IntegerMatrix | DenseMatrix
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class StackedMatrix:
+    """Matrices whose rows follow each other. ``error`` is NaN where it is not measured."""
+
+    parts: tuple[Matrix, ...]
+    error: float
+
+    @property
+    def rows(self) -> int:
+        """Outputs."""
+        return sum(part.shape[0] for part in self.parts)
+
+    @property
+    def columns(self) -> int:
+        """Inputs."""
+        return self.parts[0].shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for part in self.parts for array in arrays_of(part))
+
+
+def arrays_of(part: Matrix) -> list[Float32 | Integers]:
+    """All arrays of a matrix."""
+    if isinstance(part, DenseMatrix):
+        return [part.weights]
+    minima = [] if part.minimum is None else [part.minimum]
+    return [part.q, part.scale, *minima]
+
+
 def matrix(type_id: int, raw: Bytes, rows: int, cols: int) -> Matrix:
     """The matrix ``[rows, cols]`` in ``raw``, the bytes of a tensor of GGML type ``type_id``.
 

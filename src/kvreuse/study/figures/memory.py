@@ -8,6 +8,7 @@ from kvreuse.errors import ConfigError
 from kvreuse.kv.codec.codec import UNIFORM
 from kvreuse.kv.layout import KVLayout
 from kvreuse.kv.pool import PagePool
+from kvreuse.ops.native import NativeBackend
 from kvreuse.plan.memory import MemoryPlan
 from kvreuse.plan.report import Wish, plan_of
 from kvreuse.plan.source import find_model
@@ -24,12 +25,13 @@ MEASURED_TOKENS = 512
 def measure(options: Options) -> Record:
     """Plan every codec and batch over lengths; fill pools of real pages and ask the system."""
     machine = machine_facts(options.threads)
-    model = find_model(options.model)
+    backend = NativeBackend(threads=machine["threads"])
+    model = find_model(options.model, backend)
     layout, limit = layout_of(options.model)
     longest = options.tokens or limit
     if not 2 * SHORTEST <= longest <= limit:
         raise ConfigError(f"--tokens must be from {2 * SHORTEST} to {limit:,}, got {longest:,}")
-    wish = Wish(memory=machine["memory_available"], threads=machine["threads"])
+    wish = Wish(machine["memory_available"], backend)
     plans = {codec: plan_of(model, wish, codec) for codec in UNIFORM}
     lengths = _lengths(longest)
     planned = {

@@ -115,11 +115,11 @@ class Options:
 
 def machine_facts(threads: int | None) -> dict[str, Any]:
     """What figures are measured on. The memory is what there is for this process, in bytes."""
-    kernels = native.open_kernels(threads=threads)
+    backend = native.NativeBackend(threads=threads)
     return {
         "cpu": native.cpu_name(),
-        "isa": kernels.isa,
-        "threads": kernels.threads,
+        "isa": backend.isa,
+        "threads": backend.threads,
         "memory_available": available_memory(),
     }
 

@@ -9,12 +9,11 @@ import numpy as np
 
 from kvreuse.kv.codec.codec import BF16
 from kvreuse.kv.layout import KVLayout
-from kvreuse.kv.pool import PagePool
 from kvreuse.model.decoder import Decoder
 from kvreuse.model.rope import rope_tables
-from kvreuse.model.weights import LayerWeights, ModelWeights, Vector
-from kvreuse.ops.batch import Float32Array, Int32Array
-from kvreuse.ops.native import Tensor
+from kvreuse.model.weights import LayerWeights, Vector
+from kvreuse.ops.backend import Tensor
+from kvreuse.ops.batch import BatchInput, Float32Array, Int32Array
 from kvreuse.shape import ModelShape, RopeSpec
 from kvreuse.study.quality.subject import Subject
 
@@ -39,17 +38,18 @@ class CapturingDecoder(Decoder):
     """The forward pass with buffers of each layer's own: ``projected``, queries, keys and values;
     ``residuals``, the residual stream behind it, of the rows that sample."""
 
-    def _record(self, weights: ModelWeights) -> None:
+    def _record(self) -> None:
         self.projected: list[Tensor] = []
         self.residuals: list[Tensor] = []
-        super()._record(weights)
+        super()._record()
 
     def _record_layer(self, i: int, layer: LayerWeights) -> None:
-        self._qkv = Tensor(self._qkv.rows, self._qkv.columns)
-        self.projected.append(self._qkv)
+        tensors, program = self._tensors, self._program
+        tensors["qkv"] = program.tensor(tensors["qkv"].rows, tensors["qkv"].columns)
+        self.projected.append(tensors["qkv"])
         super()._record_layer(i, layer)
-        self.residuals.append(Tensor(self._last.rows, self._last.columns))
-        self._program.gather(self._x, self.residuals[i])
+        self.residuals.append(program.tensor(tensors["last"].rows, tensors["last"].columns))
+        program.gather(tensors["x"], self.residuals[i])
 
 
 class Capture:
@@ -59,11 +59,11 @@ class Capture:
         """Take buffers for windows of at most ``context`` tokens."""
         self._shape, self._weights = subject.shape, subject.weights
         layout = KVLayout.of(subject.shape, codec=BF16)
-        self._pool = PagePool(layout, layout.pages_for(context))
-        self._table = np.arange(self._pool.num_pages, dtype=np.int32)[None]
+        self._pool = subject.backend.pool(layout, layout.pages_for(context))
+        self._table = np.arange(self._pool.num_pages, dtype=np.int32)
         self._limits = subject.limits(context)
         self._decoder = CapturingDecoder(
-            subject.shape, subject.weights, subject.kernels, layout, self._pool.data, self._limits
+            subject.shape, subject.weights, subject.backend, self._pool, self._limits
         )
 
     def window(
@@ -94,18 +94,11 @@ class Capture:
             part = ids[start : start + self._limits.rows]
             sampled = query_positions - np.int32(start)
             sampled = sampled[(sampled >= 0) & (sampled < len(part))]
-            self._decoder.forward(
-                part,
-                np.arange(start, start + len(part), dtype=np.int32),
-                np.zeros(len(part), dtype=np.int32),
-                self._table,
-                np.array([start + len(part)], dtype=np.int32),
-                sampled,
-            )
+            self._decoder.run(BatchInput.of_one(part, start, self._table, sampled))
             yield (
-                [tensor.numpy()[: len(part)].copy() for tensor in self._decoder.projected],
+                [tensor.read(len(part)).copy() for tensor in self._decoder.projected],
                 [
-                    np.square(tensor.numpy()[: len(sampled)]).sum(axis=1)
+                    np.square(tensor.read(len(sampled))).sum(axis=1)
                     for tensor in self._decoder.residuals
                 ],
             )

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
+from kvreuse.kv.layout import KVLayout
 from kvreuse.model.weights import LayerWeights
-from kvreuse.ops.batch import Float32Array
-from kvreuse.ops.native import Input, Tensor, Workspace
+from kvreuse.ops.backend import StepLimits
+from kvreuse.ops.batch import BatchInput, Float32Array
 from kvreuse.study.quality.subject import Subject
 
 ROWS_AT_ONCE = 128
 
 
 class OutputWeights:
-    """Reads the output projections of a model's layers back out of the kernels' layouts."""
+    """Reads the output projections of a model's layers back out of the backend's layouts."""
 
     def __init__(self, subject: Subject) -> None:
-        shape = subject.shape
-        self._kernels, self._post_norms = subject.kernels, shape.post_norms
-        self._inputs, self._outputs = shape.q_size, shape.hidden_size
-        self._workspace = Workspace(
-            threads=subject.kernels.threads,
-            max_rows=ROWS_AT_ONCE,
-            max_inputs=shape.q_size,
-            query_width=shape.q_size,
-            group_size=shape.group_size,
-            heads=shape.num_heads,
-            head_dim=shape.head_dim,
-            max_partials=1,
-        )
-        self._x = Tensor(ROWS_AT_ONCE, self._inputs)
-        self._y = Tensor(ROWS_AT_ONCE, self._outputs)
+        """Take pages for the rows of a batch; nothing is written to them."""
+        self._subject, layout = subject, KVLayout.of(subject.shape)
+        self._pool = subject.backend.pool(layout, layout.pages_for(ROWS_AT_ONCE))
+        rows = np.arange(ROWS_AT_ONCE, dtype=np.int32)
+        table = np.arange(self._pool.num_pages, dtype=np.int32)
+        self._batch = BatchInput.of_one(np.zeros_like(rows), 0, table, rows)
 
     def of(self, layer: LayerWeights) -> Float32Array:
         """float32[q_size, hidden]: what a unit of each input adds to the residual stream.
@@ -38,15 +30,17 @@ class OutputWeights:
         Rows of the unit matrix go through the linear, which quantises them without any error.
         Where the sum is normalised before it is added, the weights of that norm are in it.
         """
-        weights = np.empty((self._inputs, self._outputs), dtype=np.float32)
-        x = self._x.numpy()
-        for start in range(0, self._inputs, ROWS_AT_ONCE):
-            rows = min(ROWS_AT_ONCE, self._inputs - start)
-            x[:] = 0
-            x[np.arange(rows), np.arange(start, start + rows)] = 1
-            self._kernels.linear(
-                self._workspace, layer.output, self._x, rows, Input.plain(), self._y, False
-            )
-            weights[start : start + rows] = self._y.numpy()[:rows, : self._outputs]
+        shape = self._subject.shape
+        limits = StepLimits(ROWS_AT_ONCE, ROWS_AT_ONCE, 1, ROWS_AT_ONCE)
+        program = self._subject.backend.program(shape, self._pool, limits)
+        x = program.tensor(ROWS_AT_ONCE, shape.q_size)
+        y = program.tensor(ROWS_AT_ONCE, shape.hidden_size)
+        program.linear("output", layer.output, x, y)
+        weights = np.empty((shape.q_size, shape.hidden_size), dtype=np.float32)
+        for start in range(0, len(weights), ROWS_AT_ONCE):
+            rows = min(ROWS_AT_ONCE, len(weights) - start)
+            x.write(np.eye(ROWS_AT_ONCE, len(weights), start, dtype=np.float32))
+            program.run(self._batch)
+            weights[start : start + rows] = y.read(rows)
         norm = layer.post_attention_norm
         return weights if norm is None else weights * norm

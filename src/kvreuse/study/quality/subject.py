@@ -8,16 +8,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from kvreuse.config import EngineConfig
-from kvreuse.engine.runner import ModelRunner
 from kvreuse.kv.codec.codec import KVCodec
 from kvreuse.kv.layout import KVLayout
-from kvreuse.kv.pool import PagePool
-from kvreuse.model.decoder import StepLimits
+from kvreuse.model.decoder import Decoder
 from kvreuse.model.fetch.source import resolve
 from kvreuse.model.open import open_checkpoint
 from kvreuse.model.weights import ModelWeights, Progress, load_weights
+from kvreuse.ops.backend import Backend, StepLimits
 from kvreuse.ops.batch import BatchInput, Float32Array, Int32Array
-from kvreuse.ops.native import Kernels, open_kernels
+from kvreuse.ops.native import NativeBackend
 from kvreuse.shape import ModelShape
 from kvreuse.text.tokenizer import Tokenizer
 
@@ -33,7 +32,7 @@ class Subject:
 
     shape: ModelShape
     weights: ModelWeights
-    kernels: Kernels
+    backend: Backend
     tokenizer: Tokenizer
     digest: str
 
@@ -49,9 +48,9 @@ class Subject:
             shape = checkpoint.shape
             tokenizer = Tokenizer(checkpoint.vocabulary)
             digest = checkpoint.digest().hex()
-            kernels = open_kernels(config.isa, config.threads)
-            weights = load_weights(checkpoint, kernels, progress)
-        return cls(shape, weights, kernels, tokenizer, digest)
+            backend = NativeBackend(config.isa, config.threads)
+            weights = load_weights(checkpoint, backend, progress)
+        return cls(shape, weights, backend, tokenizer, digest)
 
     @property
     def rows_at_once(self) -> int:
@@ -73,11 +72,11 @@ class Measured:
         self.codec = codec
         layout = KVLayout.of(subject.shape, page_size, codec)
         self.bytes_per_token = layout.bytes_per_token
-        self.pool = PagePool(layout, layout.pages_for(context))
-        self._table = np.arange(self.pool.num_pages, dtype=np.int32)[None]
+        self.pool = subject.backend.pool(layout, layout.pages_for(context))
+        self._table = np.arange(self.pool.num_pages, dtype=np.int32)
         self._rows_at_once = subject.rows_at_once
-        self._runner = ModelRunner(
-            subject.shape, subject.weights, subject.kernels, self.pool, subject.limits(context)
+        self._decoder = Decoder(
+            subject.shape, subject.weights, subject.backend, self.pool, subject.limits(context)
         )
 
     def logits(self, window: Int32Array) -> Iterator[Float32Array]:
@@ -91,18 +90,9 @@ class Measured:
         self._run(window[-1:], len(window) - 1, np.zeros(1, dtype=np.int32))
 
     def _run(self, ids: Int32Array, start: int, sample_rows: Int32Array) -> Float32Array:
-        return self._runner.run(
-            BatchInput(
-                ids=ids,
-                positions=np.arange(start, start + len(ids), dtype=np.int32),
-                row_seq=np.zeros(len(ids), dtype=np.int32),
-                tables=self._table,
-                kv_len=np.array([start + len(ids)], dtype=np.int32),
-                sample_rows=sample_rows,
-            )
-        )
+        return self._decoder.run(BatchInput.of_one(ids, start, self._table, sample_rows))
 
     def close(self) -> None:
         """Give the memory back."""
-        del self._runner
+        del self._decoder
         self.pool.close()

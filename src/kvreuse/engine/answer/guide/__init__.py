@@ -1,1 +1,1 @@
-"""Structured outputs: which tokens may come next, by llguidance."""
+"""Structured outputs: the tokens that may come next, computed by llguidance."""

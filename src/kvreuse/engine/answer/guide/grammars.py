@@ -12,7 +12,7 @@ from kvreuse.errors import RequestError
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-# One line with Python's separators: blanks that a model may repeat are where small ones get stuck.
+# One line with Python's separators: small models repeat optional whitespace without end.
 JSON_STYLE: JsonCompileOptions = {
     "item_separator": ", ",
     "key_separator": ": ",
@@ -20,14 +20,14 @@ JSON_STYLE: JsonCompileOptions = {
 }
 MAX_MESSAGE = 300
 MAX_BYTES = 1 << 17
-"""Of a form: time to compile one grows faster than its length."""
+"""Characters of a form: the time to compile one grows faster than its length."""
 MAX_CHOICES = 10_000
 MAX_LINKS = 2000
-"""Lines of a grammar, references of a schema: llguidance follows them as deep as they go."""
+"""Lines of a grammar or references of a schema: llguidance follows them recursively."""
 
 
 def check_size(outputs: StructuredOutputs) -> None:
-    """RequestError for a form that would take llguidance too long, or too deep."""
+    """RequestError for a form that would take llguidance too much time or too deep a stack."""
     texts = outputs.choice or [str(getattr(outputs, outputs.form))]
     size = sum(len(text) for text in texts)
     if size > MAX_BYTES:
@@ -41,7 +41,7 @@ def check_size(outputs: StructuredOutputs) -> None:
 
 
 def grammar_of(outputs: StructuredOutputs) -> str:
-    """The grammar, not yet checked. RequestError for a schema that is none at first sight."""
+    """The grammar, not yet compiled. RequestError for text that is not a JSON schema."""
     from llguidance import LLMatcher  # noqa: PLC0415
 
     if outputs.regex is not None:
@@ -58,7 +58,7 @@ def grammar_of(outputs: StructuredOutputs) -> str:
 
 
 def alternatives(texts: Sequence[str]) -> str:
-    """Texts as an alternative of literals in Lark's notation, which escapes as JSON does."""
+    """Texts as alternative literals in Lark's notation, which has JSON's escapes."""
     return " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
 
 
@@ -68,7 +68,7 @@ def refused(outputs: StructuredOutputs, message: str) -> RequestError:
 
 
 def in_line(message: str) -> str:
-    """What a message of several lines comes down to: its ``error:`` line, or its first."""
+    """One line of a message: its last ``error:`` line, or its first line if there is none."""
     lines = [line.strip() for line in message.splitlines() if line.strip()] or ["no reason given"]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     line = errors[-1] if errors else lines[0]

@@ -1,4 +1,4 @@
-"""Guide: what one answer may say next. Guides: one for every answer, from forms compiled once."""
+"""Guide: the tokens that may come next in an answer of a given form. Guides: makes guides."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 Mask = npt.NDArray[np.bool_]
 
 MAX_COMPILED = 64
-"""Forms that are kept compiled."""
+"""Compiled forms that are kept."""
 
 
 class Guide:
-    """The tokens that one answer may go on with, from its own tokens and its form alone."""
+    """The tokens that may come next in one answer, given its tokens so far and its form."""
 
     __slots__ = (
         "_ends",
@@ -39,22 +39,22 @@ class Guide:
     )
 
     def __init__(self, matcher: LLMatcher, ends: tuple[int, ...], vocab_size: int) -> None:
-        """At the start of a form; ``failure`` says so if it cannot be followed."""
+        """At the start of a form; ``ends`` are the end-of-sequence tokens."""
         self._matcher = matcher
         self._ends = tuple(token for token in ends if token < vocab_size)
         self._vocab_size = vocab_size
         self.complete = False
-        """Whether nothing may follow any more."""
+        """Whether the form has ended: no further token may come."""
         self.failure: str | None = None
-        """Why the form cannot be followed further: it ran into a limit of llguidance."""
+        """Why the form cannot be continued, for example a limit of llguidance; None if it can."""
         self.allowed: Mask = np.zeros(vocab_size, dtype=np.bool_)
-        """bool[vocab]: the tokens that may come next; ends of sequence where the form may end."""
+        """bool[vocab]: the tokens that may come next; ends of sequence only if the form may end."""
         self.num_allowed = 0
-        """How many these are."""
+        """How many tokens may come next."""
         self._look()
 
     def fork(self) -> Guide:
-        """A guide in the same place, which goes its own way."""
+        """An independent guide in the same state."""
         other: Guide = object.__new__(Guide)
         other._matcher = self._matcher.deep_copy()
         other._ends, other._vocab_size = self._ends, self._vocab_size
@@ -68,12 +68,12 @@ class Guide:
         self.complete = self._matcher.is_stopped()
         if self._matcher.is_error() or not self.complete:
             self._look()
-            # An end that is the only way on is an end that has been reached.
+            # If only an end of sequence may follow, the form has ended.
             ends = self.allowed[list(self._ends)]
             self.complete = self.num_allowed == np.count_nonzero(ends)
 
     def _look(self) -> None:
-        """Work out what may come next."""
+        """Compute the tokens that may come next."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         mask = np.unpackbits(bits, count=self._vocab_size, bitorder="little")
         self.allowed = mask.view(np.bool_)
@@ -85,7 +85,7 @@ class Guide:
 
 
 class Guides:
-    """Guides for one model. Threads may share it; what it needs is loaded with the first form."""
+    """Guides for one model. Thread-safe. llguidance is loaded with the first form."""
 
     def __init__(self, tokenizer: Tokenizer | None, vocab_size: int) -> None:
         """``vocab_size``: the length of a row of logits."""
@@ -96,10 +96,10 @@ class Guides:
         self._compiled: OrderedDict[StructuredOutputs, Guide] = OrderedDict()
 
     def guide(self, outputs: StructuredOutputs | None) -> Guide | None:
-        """A guide at the start of an answer; None for an answer of any form.
+        """A guide at the start of an answer; None for ``outputs`` None.
 
-        RequestError for a form that cannot be followed. A form costs a millisecond the first time,
-        a large schema hundreds of them: a server asks here before it asks the engine.
+        RequestError for a form that cannot be followed. Compiling takes a millisecond, for a large
+        schema hundreds: a server calls this in another thread before it submits the request.
         """
         if outputs is None:
             return None
@@ -107,7 +107,7 @@ class Guides:
             compiled = self._compiled.get(outputs)
         if compiled is None:
             check_size(outputs)
-            compiled = on_deep_stack(lambda: self._compile(outputs))  # meanwhile others go on
+            compiled = on_deep_stack(lambda: self._compile(outputs))  # without the lock
         with self._lock:
             self._compiled[outputs] = compiled
             self._compiled.move_to_end(outputs)

@@ -1,4 +1,4 @@
-"""A deep stack for native code that recurses: behind the end of a stack the process dies."""
+"""A deep stack for native code that recurses: a stack overflow there kills the process."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import TypeVar
 
 T = TypeVar("T")
 STACK_BYTES = 256 << 20
-"""Virtual: what is not used takes no memory."""
+"""Virtual memory: pages of the stack that are not used take no memory."""
 
-_starting = threading.Lock()  # the size of stacks is the process's
+_starting = threading.Lock()  # threading.stack_size is global to the process
 
 
 def on_deep_stack(function: Callable[[], T]) -> T:
-    """What ``function`` returns or raises, called in a thread with a stack of its own."""
+    """Call ``function`` in a thread with a stack of STACK_BYTES; return or raise what it does."""
     results: list[T] = []
     errors: list[BaseException] = []
 
     def call() -> None:
         try:
             results.append(function())
-        except BaseException as error:  # raised again by who waits
+        except BaseException as error:  # raised again in the caller's thread
             errors.append(error)
 
     with _starting:

@@ -1,4 +1,4 @@
-"""Our tokenizer as llguidance wants to see it: the bytes of every token, and how text is cut."""
+"""Adapter of our tokenizer for llguidance: the bytes of every token, and tokenization of text."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from kvreuse.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-INSTALL = 'structured outputs need a package that is not here: pip install "kvreuse[server]"'
-# No piece goes on over a line's end, so the text behind one is cut as in the middle of a text.
+INSTALL = 'structured outputs need llguidance, which is missing: pip install "kvreuse[server]"'
+# No token spans a line's end, so text behind one is tokenized as it is in the middle of a text.
 _EDGE = "\n"
 
 
 def llguidance_tokenizer(tokenizer: Tokenizer, vocab_size: int) -> LLTokenizer:
     """For logits of ``vocab_size`` tokens; takes 0.1 s for 50,000 of them, 0.8 s for 260,000.
 
-    RequestError where llguidance is not installed, or the model has no token to end with.
+    RequestError if llguidance is not installed, or the model has no end-of-sequence token.
     """
     try:
         from llguidance import LLTokenizer  # noqa: PLC0415
@@ -32,7 +32,7 @@ def llguidance_tokenizer(tokenizer: Tokenizer, vocab_size: int) -> LLTokenizer:
 
 
 class TokenizerWrapper:
-    """The attributes that ``LLTokenizer`` reads, and the call by which it has text cut."""
+    """The attributes that ``LLTokenizer`` reads, and the call by which it tokenizes text."""
 
     is_tokenizer_wrapper = True
 
@@ -41,7 +41,7 @@ class TokenizerWrapper:
         self._tokenizer = tokenizer
         self.eos_token_id = tokenizer.eos_token_ids[0]
         self.bos_token_id = tokenizer.bos_token_id
-        # Logits beyond the tokenizer's tokens mean nothing: without bytes they are never allowed.
+        # Ids beyond the tokenizer's have logits, but no bytes: they are never allowed.
         self.tokens = [tokenizer.token_bytes(index) for index in range(count)]
         self.tokens += [b""] * (vocab_size - count)
         self.special_token_ids = [index for index in range(count) if tokenizer.is_special(index)]
@@ -49,7 +49,7 @@ class TokenizerWrapper:
         self._ids: dict[bytes, int] = {}
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """The ids of text that has other text before it: those whose bytes are the text's."""
+        """The ids of ``text`` as it follows other text; their bytes are exactly the text's."""
         raw = text.encode() if isinstance(text, str) else text
         text = raw.decode(errors="replace")
         ids = self._encode(text)
@@ -68,7 +68,7 @@ class TokenizerWrapper:
         return self._tokenizer.encode(text, add_special_tokens=False, parse_special=False)
 
     def _greedy(self, raw: bytes) -> list[int]:
-        """Always the longest token that fits; bytes that are no token are left out."""
+        """Greedy longest-match tokenization; bytes that no token starts with are left out."""
         if not self._ids:
             special = set(self.special_token_ids)
             self._ids = {raw: i for i, raw in enumerate(self.tokens) if raw and i not in special}
