@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kvreuse.api.ask import Ask
     from kvreuse.api.outputs import CompletionOutput, RequestOutput
     from kvreuse.api.retention import Retention
     from kvreuse.api.sampling_params import SamplingParams
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LLM",
+    "Ask",
     "AsyncEngine",
     "CompletionOutput",
     "EngineConfig",
@@ -30,6 +32,7 @@ __all__ = [
 
 _HOMES = {
     "LLM": "kvreuse.llm",
+    "Ask": "kvreuse.api.ask",
     "AsyncEngine": "kvreuse.engine.threaded",
     "EngineConfig": "kvreuse.config",
     "SamplingParams": "kvreuse.api.sampling_params",
