@@ -11,11 +11,10 @@ from starlette.responses import JSONResponse, Response
 from kvreuse.api.miss import Reason
 from kvreuse.api.outputs import RequestOutput
 from kvreuse.api.sampling_params import SamplingParams
-from kvreuse.engine.bounds import checked_ids, room_for_answer
+from kvreuse.engine.bounds import room_for_answer
 from kvreuse.kv.cache import KVCache
 from kvreuse.kv.census import Prefix
 from kvreuse.kv.keys import token_ids
-from kvreuse.ops.batch import Int32Array
 from kvreuse.server import reuse
 from kvreuse.server.body import receive
 from kvreuse.server.disconnect import while_connected
@@ -51,15 +50,11 @@ async def lookup(request: Request) -> Response:
     service: Service = request.app.state.service
     asked, size = await receive(request, service, CachePrompt)
     engine, cache = service.llm.engine, service.llm.cache
-
-    def make() -> tuple[str | None, Int32Array]:
-        ask = service.inputs.any(asked, asked.cache_salt)
-        return ask.cache_salt, checked_ids(ask.token_ids, service.llm.shape.vocab_size)
-
-    salt, ids = await service.prepare(size, make)
+    ask = await service.prepare(size, lambda: service.inputs.any(asked, asked.cache_salt))
+    ids = ask.token_ids
     room = room_for_answer(len(ids), asked.max_tokens or 1, engine.max_model_len, cache.pool)
     hit, available = await service.engine.call(
-        lambda: (cache.lookup(ids, salt), cache.num_available)
+        lambda: (cache.lookup(ids, ask.cache_salt), cache.num_available)
     )
     # The last token that is generated needs no room.
     pages_for = cache.pool.layout.pages_for

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,14 +42,14 @@ class Inputs:
             check_unicode(prompt)
             self._check_length(len(prompt))
             text, prompt = prompt, self._llm.tokenizer.encode(prompt)
-        return Ask(prompt, text=text, cache_salt=salt, request_id=new_id(), **fields)
+        ids = checked_ids(prompt, self._llm.shape.vocab_size)
+        return Ask(ids, text=text, cache_salt=salt, request_id=new_id(), **fields)
 
     def check(self, ask: Ask) -> Ask:
-        """``ask`` with its tokens as int32. RequestError, with the numbers, if it can never fit."""
-        ids = checked_ids(ask.token_ids, self._llm.shape.vocab_size)
+        """``ask``, unchanged. RequestError, with the numbers, if it can never fit."""
         limit = self._llm.engine.max_model_len
-        room_for_answer(len(ids), ask.params.max_tokens, limit, self._llm.pool)
-        return dataclasses.replace(ask, token_ids=ids)
+        room_for_answer(len(ask.token_ids), ask.params.max_tokens, limit, self._llm.pool)
+        return ask
 
     def any(self, asked: AnyPrompt, salt: str | None, **fields: Any) -> Ask:
         """The ask of whichever of the two ``asked`` has."""

@@ -44,7 +44,7 @@ async def apply_template(request: Request) -> Response:
 def _tokens(service: Service, asked: TokenizeRequest) -> TokensReply:
     tokenizer = service.llm.tokenizer
     if asked.messages is not None:
-        ids = list(service.inputs.chat(asked.templated(), None).token_ids)
+        ids = [int(one) for one in service.inputs.chat(asked.templated(), None).token_ids]
     else:
         text = asked.prompt if asked.prompt is not None else asked.content or ""
         # By default llama.cpp adds no special tokens to a content; vLLM does to a prompt.

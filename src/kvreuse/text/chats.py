@@ -6,6 +6,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from kvreuse.api.ask import Ask
 from kvreuse.api.outputs import RequestOutput
 from kvreuse.api.prompts import Conversation
@@ -41,7 +43,7 @@ class Chats:
         if template is None:
             raise RequestError("the model has no chat template: give it a prompt, not a chat")
         text = template.render(messages, **options)
-        ids = self.turns.encode(text, cache_salt)
+        ids = np.array(self.turns.encode(text, cache_salt), dtype=np.int32)
 
         @functools.cache
         def parts() -> PromptParts:
