@@ -43,16 +43,6 @@ class Counters:
         self.misses[reason] += 1
         self.lost_tokens[reason] += tokens
 
-    def as_dict(self) -> dict[str, int]:
-        """All counters by name; those by reason as ``misses.cold``."""
-        plain: dict[str, int] = {}
-        for name, value in dataclasses.asdict(self).items():
-            if isinstance(value, dict):
-                plain |= {f"{name}.{reason.value}": count for reason, count in value.items()}
-            else:
-                plain[name] = value
-        return plain
-
 
 LEAST_ROWS = 16
 """Prompt rows below which a step is bound by reading weights, so that its time is ignored."""

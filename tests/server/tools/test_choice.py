@@ -16,10 +16,10 @@ from kvreuse.engine.answer.guide.guide import Guides
 from kvreuse.errors import RequestError
 from kvreuse.server.tools.choice import call_grammar, forced_call, needs_special_tokens
 from kvreuse.server.tools.formats import LLAMA, MISTRAL
-from kvreuse.server.tools.parser import parse_tool_calls
 from kvreuse.text.tokenizer import Tokenizer
 
 from .test_parser import TEMPLATES
+from .whole import parse_tool_calls
 
 WEATHER = {
     "type": "object",

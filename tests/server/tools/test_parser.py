@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from kvreuse.server.tools.formats import HERMES, LLAMA, MISTRAL, SMOLLM, ToolFormat, tool_format
 from kvreuse.server.tools.json_extent import MAX_DEPTH
-from kvreuse.server.tools.parser import ToolCallParser, new_call_id, parse_tool_calls
+from kvreuse.server.tools.parser import ToolCallParser, new_call_id
+
+from .whole import parse_tool_calls
 
 TEMPLATES = {
     "hermes": "{% if tools %}within <tool_call></tool_call> XML tags{% endif %}",

@@ -28,16 +28,6 @@ def new_call_id() -> str:
     return secrets.token_hex(5)[:9]
 
 
-def parse_tool_calls(
-    text: str, template: str, make_id: Callable[[], str] = new_call_id
-) -> tuple[str, list[ToolCall]]:
-    """The content of a whole answer, and its calls, as :class:`ToolCallParser` finds them."""
-    parser = ToolCallParser(template, make_id)
-    content, calls = parser.push(text)
-    rest, more = parser.finish()
-    return content + rest, calls + more
-
-
 class ToolCallParser:
     """Takes the text of one answer in pieces; gives out content and complete calls.
 
