@@ -13,6 +13,8 @@ from kvreuse.errors import RequestError, shown
 
 GREEDY_BELOW = 1e-5
 """A temperature below this one means greedy, as in vLLM."""
+MOST_STOP_CHARACTERS = 16_384
+"""Of all stop texts together."""
 _LARGEST = sys.float_info.max
 
 
@@ -133,6 +135,11 @@ def _stop_texts(stop: Any) -> tuple[str, ...]:
     for text in texts:
         if not isinstance(text, str) or not text:
             raise RequestError(f"stop must be a text or texts, none of them empty, got {stop!r}")
+    size = sum(len(text) for text in texts)
+    if size > MOST_STOP_CHARACTERS:
+        raise RequestError(
+            f"stop has {size} characters in all, at most {MOST_STOP_CHARACTERS} are possible"
+        )
     return texts
 
 

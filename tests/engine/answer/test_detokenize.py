@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvreuse.engine.answer.detokenize import TextStream, first_stop, held_length
+from kvreuse.engine.answer.detokenize import TextStream
 from kvreuse.model.open import open_checkpoint
 from kvreuse.text.tokenizer import IncrementalDecoder, Tokenizer
 
@@ -92,24 +92,3 @@ def test_stops_within_min_tokens_do_not_count(tokenizer: Tokenizer) -> None:
     straddling = TextStream(IncrementalDecoder(tokenizer), ("axb",), min_tokens=2)
     assert [straddling.push(token) for token in ids[:3]] == ["", "", ""]
     assert straddling.stopped_by == "axb"
-
-
-@pytest.mark.parametrize(
-    ("text", "stops", "expected"),
-    [
-        ("abcd", ("bc", "abcd"), (1, "bc")),  # complete first
-        ("abcd", ("cd", "bcd"), (1, "bcd")),  # complete together: the longest
-        ("abcd", ("x",), None),
-        ("aXbX", ("X",), (1, "X")),
-    ],
-)
-def test_first_stop(text: str, stops: tuple[str, ...], expected: tuple[int, str] | None) -> None:
-    assert first_stop(text, stops) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "stops", "length"),
-    [("ab", ("bcd",), 1), ("ab", ("abc", "b!"), 2), ("ab", ("ab",), 0), ("", ("a",), 0)],
-)
-def test_held_length(text: str, stops: tuple[str, ...], length: int) -> None:
-    assert held_length(text, stops) == length

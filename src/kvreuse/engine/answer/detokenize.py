@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvreuse.engine.answer.stops import StopTexts
 from kvreuse.text.tokenizer import IncrementalDecoder
 
 
@@ -34,7 +35,7 @@ class TextStream:
     ) -> None:
         """A stop text that is complete within the first ``min_tokens`` tokens does not count."""
         self._decoder = decoder
-        self._stops = stops
+        self._stops = StopTexts(stops) if stops else None
         self._include_stop = include_stop
         self._min_tokens = min_tokens
         self._num_tokens = 0
@@ -62,42 +63,21 @@ class TextStream:
 
     def _take(self, piece: str) -> str:
         """Search the text held back and ``piece`` for a stop text; emit what is final."""
-        if not self._stops:
+        stops = self._stops
+        if stops is None:
             return self._emit(piece)
-        pending = self._held + piece
-        if self._num_tokens > self._min_tokens:
-            found = first_stop(pending, self._stops)
-            if found is not None:
-                start, self.stopped_by = found
-                end = start + len(self.stopped_by) if self._include_stop else start
-                self._held = ""
-                return self._emit(pending[:end])
-        safe = len(pending) - held_length(pending, self._stops)
+        pending, before = self._held + piece, len(self._held)
+        found = stops.find(piece)
+        while found is not None and self._num_tokens <= self._min_tokens:
+            found = stops.find(piece, found[0])
+        if found is not None:
+            end, self.stopped_by = before + found[0], found[1]
+            self._held = ""
+            return self._emit(pending[: end if self._include_stop else end - len(found[1])])
+        safe = len(pending) - stops.held
         self._held = pending[safe:]
         return self._emit(pending[:safe])
 
     def _emit(self, piece: str) -> str:
         self._emitted += piece.encode()
         return piece
-
-
-def first_stop(text: str, stops: tuple[str, ...]) -> tuple[int, str] | None:
-    """(start, stop) of the stop text that ends first in ``text``; of equal ends the longest."""
-    best: tuple[int, int, str] | None = None
-    for stop in stops:
-        start = text.find(stop)
-        if start >= 0:
-            found = (start + len(stop), start, stop)
-            best = found if best is None else min(best, found)
-    return None if best is None else (best[1], best[2])
-
-
-def held_length(text: str, stops: tuple[str, ...]) -> int:
-    """Length of the longest end of ``text`` that is a proper prefix of a stop text."""
-    longest = 0
-    for stop in stops:
-        for length in range(min(len(stop) - 1, len(text)), longest, -1):
-            if text.endswith(stop[:length]):
-                longest = length
-                break
-    return longest

@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from kvreuse.engine.answer.detokenize import held_length
 from kvreuse.server.tools.formats import ToolFormat, tool_format
 from kvreuse.server.tools.json_extent import JsonExtent
 
@@ -100,7 +99,7 @@ class ToolCallParser:
             before = len(text[:found].rstrip())
             self._give(before)
             return self._begin(found - before + len(opening))
-        safe = text if last else text[: len(text) - held_length(text, (opening,))].rstrip()
+        safe = text if last else text[: len(text) - _held_length(text, opening)].rstrip()
         self._give(len(safe))
         return False
 
@@ -180,3 +179,9 @@ def _encodable(text: str) -> bool:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
+
+
+def _held_length(text: str, opening: str) -> int:
+    """Length of the longest end of ``text`` that is a proper prefix of ``opening``."""
+    lengths = range(min(len(opening) - 1, len(text)), 0, -1)
+    return next((length for length in lengths if text.endswith(opening[:length])), 0)
