@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from kvreuse.api.ask import Ask
 from kvreuse.api.outputs import Delta, RequestOutput
-from kvreuse.engine.thread import EngineThread
-from kvreuse.errors import EngineClosedError, EngineUseError, RequestError
+from kvreuse.engine.thread import Dropped, EngineThread
+from kvreuse.errors import EngineClosedError, RequestError
 
 
 class Mailbox:
@@ -22,6 +22,7 @@ class Mailbox:
     def __init__(self, thread: EngineThread) -> None:
         self._thread = thread
         self._box = _Box(thread)
+        self._box.dropped = thread.order_when_dropped(self, self._box.abort)
 
     def submit(self, asks: Sequence[Ask]) -> list[str]:
         """Queue all of ``asks``, or none and raise; returns the requests' ids."""
@@ -53,12 +54,6 @@ class Mailbox:
             items.append(self._box.items.get())
         return [one.output for one in items if isinstance(one, Delta) and one.output is not None]
 
-    def __del__(self) -> None:
-        """Abort the requests before the next step. Runs in any thread and at any moment."""
-        if self._box.live:
-            with contextlib.suppress(EngineClosedError, EngineUseError):
-                self._thread.order(self._box.abort)
-
 
 class _Box:
     """The engine thread's side of a mailbox: its methods are called on that thread."""
@@ -66,6 +61,7 @@ class _Box:
     def __init__(self, thread: EngineThread) -> None:
         self.items: queue.SimpleQueue[Delta | Exception] = queue.SimpleQueue()
         self.live: set[str] = set()  # requests that have not ended
+        self.dropped: Dropped | None = None  # kept until the requests have been aborted
         self._thread = thread
 
     def submit(self, ask: Ask) -> str:
@@ -95,6 +91,7 @@ class _Box:
             self._thread.abort(request_id)
         self._thread.remove_reader(self)
         self.live.clear()
+        self.dropped = None
 
 
 class DeltaStream(Iterator[Delta]):

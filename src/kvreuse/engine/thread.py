@@ -6,6 +6,7 @@ import os
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
@@ -22,6 +23,18 @@ class Inbox(Protocol):
 
     def put(self, item: Delta | Exception) -> None:
         """A delta, or the error that ended the request."""
+
+
+class Dropped(weakref.ref[object]):
+    """An order for the time when the last reference to an object is dropped."""
+
+    __slots__ = ("function",)
+
+    function: Callable[[], None]
+
+    def __call__(self) -> None:
+        """Carry out the order."""
+        self.function()
 
 
 class EngineThread:
@@ -90,6 +103,16 @@ class EngineThread:
             if not self._started:
                 self._started = True
                 self._thread.start()
+
+    def order_when_dropped(self, owner: object, function: Callable[[], None]) -> Dropped:
+        """Order ``function`` once ``owner`` is no longer referred to; keep what is returned.
+
+        The order is put by C code: Python code that ran then, as in ``__del__``, could be left by
+        an exception from a signal handler, which would be lost, and the order with it.
+        """
+        dropped = Dropped(owner, self._orders.put)
+        dropped.function = function
+        return dropped
 
     def call(self, function: Callable[[], T]) -> T:
         """Call ``function`` on the thread between two steps; return or raise what it does."""
